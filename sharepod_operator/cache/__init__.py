@@ -1,0 +1,1 @@
+"""The operator's view of the cluster: what was observed, and what was assumed until it is."""

@@ -1,0 +1,174 @@
+"""What the demo shows: the operator on a real control plane, the examples applied, and whether all of it is true."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from sharepod_operator.core.audit import Holding, violations
+from sharepod_operator.localcluster.commands import children_environment
+from sharepod_operator.localcluster.errors import LocalClusterError
+from sharepod_operator.localcluster.processes import start, wait_until
+from sharepod_operator.manifest import names
+from sharepod_operator.manifest.pod import read_pod
+
+if TYPE_CHECKING:
+    from sharepod_operator.localcluster.cluster import Cluster
+    from sharepod_operator.manifest.records import Json, PodRecord
+
+_PACKAGE: Final = Path(__file__).parents[1]
+_EXAMPLES: Final = (_PACKAGE / "_data" / "examples", _PACKAGE.parent / "examples")
+"""In an installed wheel, and in the repository."""
+_OPERATOR: Final = "sharepod-operator"
+_TIMEOUT: Final = 60.0
+_SHAREPODS: Final = f"/apis/{names.API_VERSION}/namespaces/default/{names.PLURAL}"
+_PODS: Final = "/api/v1/namespaces/default/pods"
+
+
+class Tour:
+    """One way through the product, on a running control plane; can be taken again and again."""
+
+    def __init__(self, cluster: Cluster, kubectl: Path) -> None:
+        self._cluster = cluster
+        self._kubectl = kubectl
+
+    def show(self) -> None:
+        """Start the operator, apply the examples, wait, print, check.
+
+        Raises:
+            LocalClusterError: something is not as it should be.
+        """
+        self._start_operator()
+        for path in self._valid_examples():
+            self._run("apply", "-f", str(path), show=False)
+        self._show_refusal()
+        self._wait_until_ready()
+        typer.echo()
+        self._run("get", "sharepods", "-o", "wide")
+        typer.echo()
+        self._run("get", "pods", "-o", "wide")
+        typer.echo()
+        self._check()
+
+    def _start_operator(self) -> None:
+        files = self._cluster.folder.companion(_OPERATOR)
+        if files.running() is not None:
+            return
+        port = _free_port()
+        env = {
+            **children_environment(self._cluster.folder, os.environ),
+            "KUBECONFIG": str(self._cluster.kubeconfig),
+            "SHAREPOD_HTTP_HOST": "127.0.0.1",
+            "SHAREPOD_HTTP_PORT": str(port),
+        }
+        command = [sys.executable, "-m", "sharepod_operator.cli.main", "operator"]
+        start(files, command, env=env, tethered=self._cluster.record.options.tethered)
+        wait_until([files], "starting the operator", lambda: _leads(port), _TIMEOUT, every=0.1)
+
+    def _valid_examples(self) -> list[Path]:
+        return [path for path in _examples() if path.name != "invalid.yaml"]
+
+    def _show_refusal(self) -> None:
+        """The invalid example must be refused with a sentence that names the field."""
+        path = next(path for path in _examples() if path.name == "invalid.yaml")
+        done = subprocess.run([*self._command, "apply", "-f", str(path)], capture_output=True, text=True, check=False)  # noqa: S603
+        typer.echo(f"$ kubectl apply -f examples/{path.name}\n{done.stderr.strip()}")
+        if done.returncode == 0 or "spec.gpu.limit" not in done.stderr:
+            raise LocalClusterError("the invalid example was not refused with a sentence about spec.gpu.limit")
+
+    def _wait_until_ready(self) -> None:
+        files = self._cluster.folder.companion(_OPERATOR)
+        wait_until([files], "placing the examples", lambda: not self._unready(), _TIMEOUT, every=0.2)
+
+    def _unready(self) -> list[str]:
+        """SharePods that are not fully ready, by name."""
+        return [
+            sharepod["metadata"]["name"]
+            for sharepod in self._cluster.client.list(_SHAREPODS)
+            if _ready_reason(sharepod) != "AllReplicasReady"
+            or sharepod["status"]["observedGeneration"] != sharepod["metadata"]["generation"]
+        ]
+
+    def _check(self) -> None:
+        """What is shown must be what is: the rules hold on the pods, and every status says what its pods say."""
+        pods = [read_pod(pod) for pod in self._cluster.client.list(_PODS)]
+        holdings = [
+            Holding(pod.uid, pod.key, pod.node, pod.allocation, pod.pod.created) for pod in pods if pod.allocation
+        ]
+        problems = [violation.sentence for violation in violations(holdings)]
+        for sharepod in self._cluster.client.list(_SHAREPODS):
+            own = [pod for pod in pods if pod.owner is not None and pod.owner.uid == sharepod["metadata"]["uid"]]
+            problems += _mismatches(sharepod, own)
+        if problems:
+            raise LocalClusterError("; ".join(problems))
+
+    @property
+    def _command(self) -> list[str]:
+        return [str(self._kubectl), "--kubeconfig", str(self._cluster.kubeconfig)]
+
+    def _run(self, *arguments: str, show: bool = True) -> None:
+        done = subprocess.run([*self._command, *arguments], capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode != 0:
+            raise LocalClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        if show:
+            typer.echo(f"$ kubectl {' '.join(arguments)}\n{done.stdout.rstrip()}")
+
+
+def _mismatches(sharepod: Json, pods: list[PodRecord]) -> list[str]:
+    """Where the status differs from the pods' own ledger entries."""
+    name = sharepod["metadata"]["name"]
+    wanted = sharepod["spec"]["replicas"]
+    told = Counter(
+        (placement["pod"], placement["node"], tuple(placement["gpus"]), placement["port"])
+        for placement in sharepod["status"]["placements"]
+    )
+    actual = Counter(
+        (pod.name, pod.node, pod.allocation.uuids, pod.allocation.port) for pod in pods if pod.allocation is not None
+    )
+    found = []
+    if len(pods) != wanted:
+        found.append(f"{name} wants {wanted} pods and has {len(pods)}")
+    if told != actual:
+        found.append(f"status of {name} says {sorted(told)}, its pods say {sorted(actual)}")
+    return found
+
+
+def _ready_reason(sharepod: Json) -> str:
+    conditions: list[dict[str, Any]] = sharepod.get("status", {}).get("conditions", [])
+    return next((condition["reason"] for condition in conditions if condition["type"] == "Ready"), "")
+
+
+def _examples() -> list[Path]:
+    for folder in _EXAMPLES:
+        found = sorted(folder.glob("*.yaml"))
+        if found:
+            return found
+    raise LocalClusterError(f"no examples in {' or '.join(map(str, _EXAMPLES))}: the installation is not whole")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _leads(port: int) -> bool:
+    """Whether the operator is ready and holds the Lease; a Lease left by a killed one takes some seconds to expire."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+            return bool(json.load(answer)["leading"])
+    except (OSError, urllib.error.URLError, ValueError):
+        time.sleep(0.1)
+        return False

@@ -1,0 +1,1 @@
+"""From a SharePod to the wanted number of Pods, and back to its status."""

@@ -1,0 +1,1 @@
+"""The decisions: plain data in, plain data out. Standard library only."""

@@ -1,0 +1,1 @@
+"""From an unbound pod to a Binding."""

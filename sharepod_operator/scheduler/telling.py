@@ -1,0 +1,54 @@
+"""What the scheduler tells the outside about what it did: metrics, events, and one log line per placement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sharepod_operator.core.quantity import format_bytes, format_milli
+from sharepod_operator.kube.recorder import EventType
+from sharepod_operator.scheduler.reporter import pod_reference
+
+if TYPE_CHECKING:
+    from sharepod_operator.core.model import Assigned
+    from sharepod_operator.kube.recorder import Recorder
+    from sharepod_operator.manifest.records import PodRecord
+    from sharepod_operator.observability.metrics import AttemptOutcome, Metrics
+
+log = structlog.get_logger(__name__)
+
+
+class Telling:
+    """The scheduler's observer in a running operator."""
+
+    def __init__(self, metrics: Metrics, recorder: Recorder) -> None:
+        self._metrics = metrics
+        self._recorder = recorder
+
+    def attempted(self, outcome: AttemptOutcome, seconds: float | None) -> None:
+        """One decision was made, or failed before it was one."""
+        self._metrics.attempt(outcome, seconds)
+
+    def bound(self, record: PodRecord, assigned: Assigned, seconds: float) -> None:
+        """The pod is bound: once in the log, once as an event named after the pod, so that no restart doubles it."""
+        self._metrics.bound(seconds)
+        text = placement_text(record, assigned)
+        log.info("Scheduled", message=text, pod=record.key, node=assigned.node)
+        self._recorder.emit(
+            pod_reference(record), EventType.NORMAL, "Scheduled", text, action="Binding", once=(record.uid,)
+        )
+
+    def bind_failed(self, record: PodRecord, message: str) -> None:
+        """The API server refused the Binding for a reason that the user should see."""
+        self._recorder.emit(pod_reference(record), EventType.WARNING, "FailedScheduling", message, action="Binding")
+
+
+def placement_text(record: PodRecord, assigned: Assigned) -> str:
+    """`Assigned ml/bert to GPU-604ac76c on node gpu-a (request 0.500, memory 10Gi, port 50051)`."""
+    allocation = assigned.allocation
+    if allocation is None:
+        return f"Assigned {record.key} to node {assigned.node}"
+    first = allocation.charges[0]
+    amounts = f"request {format_milli(first.milli)}, memory {format_bytes(first.memory)}, port {allocation.port}"
+    return f"Assigned {record.key} to {', '.join(allocation.uuids)} on node {assigned.node} ({amounts})"
