@@ -36,7 +36,7 @@ test: lint $(STAMP) ## Everything: lint, unit tests, tests on a real control pla
 
 .PHONY: test-fast
 test-fast: $(STAMP) ## The tests that need no cluster
-	$(PYTEST) -n 2 --dist loadfile -m "not cluster" -q
+	$(PYTEST) -n 2 --dist loadfile -m "not cluster and not image" -q
 
 .PHONY: test-cluster
 test-cluster: $(STAMP) ## The tests on a real control plane
@@ -58,8 +58,16 @@ format: $(STAMP) ## Let ruff repair what it can
 crds: $(STAMP) ## Generate crds/ from Python
 	$(BIN)/python -m sharepod_operator.manifest.crd > crds/sharepods.yaml
 
+.PHONY: policies
+policies: $(STAMP) ## Generate manifests/policies.yaml from Python
+	$(BIN)/python -m sharepod_operator.manifest.policies > manifests/policies.yaml
+
+.PHONY: manifests
+manifests: crds policies ## Generate crds/ and manifests/install.yaml with all of its parts
+	scripts/install-yaml.sh > manifests/install.yaml
+
 .PHONY: bench
-bench: bench-decisions bench-packing ## All benchmarks; the OpenB trace comes from SHAREPOD_TRACE_DIR
+bench: bench-decisions bench-packing bench-apply bench-latency bench-memory bench-preemption ## All benchmarks; the OpenB trace comes from SHAREPOD_TRACE_DIR
 
 .PHONY: bench-decisions
 bench-decisions: $(STAMP) ## Decisions per second, and how the cost grows with the cluster
@@ -69,12 +77,30 @@ bench-decisions: $(STAMP) ## Decisions per second, and how the cost grows with t
 bench-packing: $(STAMP) ## GPU allocation on the OpenB trace, beside other policies
 	$(BIN)/python -m benchmarks.packing
 
+.PHONY: bench-apply
+bench-apply: $(STAMP) ## From create to bound and ready, beside Deployments with kube-scheduler
+	$(BIN)/python -m benchmarks.apply
+
+.PHONY: bench-latency
+bench-latency: $(STAMP) ## One SharePod on an idle cluster of 500 nodes, beside kube-scheduler
+	$(BIN)/python -m benchmarks.latency
+
+.PHONY: bench-memory
+bench-memory: $(STAMP) ## Memory, cold start and rest with 1,000 nodes and 10,000 SharePods, 2,000 of them hopeless
+	$(BIN)/python -m benchmarks.memory
+
+.PHONY: bench-preemption
+bench-preemption: $(STAMP) ## Who has to leave: decision times, and many preemptors at once beside kube-scheduler
+	$(BIN)/python -m benchmarks.preemption
+
 .PHONY: lock
 lock: $(STAMP) ## Renew requirements/ from pyproject.toml
 	$(BIN)/uv pip compile -q pyproject.toml --universal --python-version 3.11 --generate-hashes --upgrade \
 		--no-header --no-annotate --no-emit-index-url -o requirements/operator.txt
 	$(BIN)/uv pip compile -q pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url -c requirements/operator.txt -o requirements/dev.txt
+	$(BIN)/uv pip compile -q --group build --universal --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate --no-emit-index-url -c requirements/dev.txt -o requirements/build.txt
 
 .PHONY: clean
 clean: ## Remove what was made here; the cache of control plane binaries stays

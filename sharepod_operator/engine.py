@@ -16,10 +16,20 @@ import structlog
 from sharepod_operator.cache.cache import Cache
 from sharepod_operator.cache.feed import Feed, StoreSink
 from sharepod_operator.controller.sharepods import SharePodController
+from sharepod_operator.controller.watchman import Watchman
 from sharepod_operator.core.model import MILLI_PER_GPU
 from sharepod_operator.core.ports import PortRange
 from sharepod_operator.core.score import policy
-from sharepod_operator.kube.api import NODES, PODS, SHAREPODS
+from sharepod_operator.kube.api import (
+    LIST_PAGE,
+    NODES,
+    PDBS,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    SHAREPODS,
+    STORAGE_CLASSES,
+)
 from sharepod_operator.kube.recorder import Recorder
 from sharepod_operator.kube.reflector import Reflector
 from sharepod_operator.manifest import names
@@ -27,7 +37,6 @@ from sharepod_operator.manifest.render import Rendering
 from sharepod_operator.observability.metrics import GPUSample, Sources
 from sharepod_operator.scheduler.cycle import Scheduler, SchedulerOptions
 from sharepod_operator.scheduler.repair import Repair
-from sharepod_operator.scheduler.reporter import Reporter
 from sharepod_operator.scheduler.telling import Telling
 
 if TYPE_CHECKING:
@@ -44,7 +53,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-CACHES = (PODS.plural, NODES.plural, SHAREPODS.plural)
+WATCHED_THROUGH_KOPF = (NODES, SHAREPODS, PDBS, PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES)
+CACHES = (PODS.plural, *(resource.plural for resource in WATCHED_THROUGH_KOPF))
 """What must have been listed once before anything is planned."""
 MISSING_CRD = f"the resource {names.CRD_NAME} is not installed: kubectl apply -f crds/; the operator goes on as soon as it is there"
 
@@ -71,7 +81,10 @@ class Engine:
         self._is_leading = is_leading
         self._dropped_events = 0
         self.cache = Cache(
-            PortRange(settings.port_base + 1, settings.port_slots - 1), frozenset(settings.scheduler_names)
+            PortRange(settings.port_base + 1, settings.port_slots - 1),
+            frozenset(settings.scheduler_names),
+            spares_others=settings.victims == "own",
+            clock=clock,
         )
         self.recorder = Recorder(
             api,
@@ -86,6 +99,8 @@ class Engine:
             api,
             PODS,
             StoreSink(self.cache.store(PODS.plural), partial(self._resynced, PODS.plural)),
+            page=LIST_PAGE,
+            count=partial(metrics.watch_event, PODS.plural),
             clock=clock,
             rng=rng,
         )
@@ -100,12 +115,12 @@ class Engine:
                 on_synced=partial(self._resynced, resource.plural),
                 missing=MISSING_CRD if resource is SHAREPODS else "",
             )
-            for resource in (NODES, SHAREPODS)
+            for resource in WATCHED_THROUGH_KOPF
         }
         self.scheduler = Scheduler(
             self.cache,
             api,
-            Reporter(self.cache, api, self.recorder, now=now),
+            self.recorder,
             Telling(self.metrics, self.recorder),
             SchedulerOptions(
                 frozenset(settings.scheduler_names),
@@ -115,11 +130,18 @@ class Engine:
                 settings.max_backoff,
                 settings.leftover_after,
             ),
+            now=now,
             may_plan=self.may_plan,
             beat=health.beat,
             clock=clock,
         )
-        self.repair = Repair(self.cache, api, self.recorder, may_plan=self.may_plan)
+        self.repair = Repair(
+            self.cache,
+            api,
+            self.recorder,
+            may_plan=self.may_plan,
+            scheduler_names=frozenset(settings.scheduler_names),
+        )
         self.controller = SharePodController(
             self.cache,
             api,
@@ -131,6 +153,7 @@ class Engine:
                 settings.isolation_backend, settings.gpu_runtime_class_name, settings.scheduler_names[0]
             ),
         )
+        self.watchman = Watchman(self.cache, self.recorder, may_act=self.may_plan)
         self.metrics.connect(self._sources())
 
     @property
@@ -185,6 +208,7 @@ class Engine:
     def _resynced(self, plural: str) -> None:
         self.health.resynced(plural)
         if self.may_plan():
+            self.watchman.look()
             self.scheduler.poke()
             self.controller.poke()
 
@@ -225,6 +249,9 @@ class Engine:
         words = Counter[str]()
         for pod in waiting:
             verdict = self.cache.verdict(pod.uid)
+            if pod.gated:
+                words["SchedulingGated"] += 1
+                continue
             words["Assumed" if pod.uid in self.cache.assumptions else verdict.reason if verdict else "Queued"] += 1
         return words
 

@@ -67,3 +67,31 @@ async def nodes(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A Node came, changed or went."""
     runtime: Runtime = memo.runtime
     runtime.observe("nodes", event)
+
+
+@kopf.on.event("policy", "v1", "poddisruptionbudgets", id="poddisruptionbudgets")
+async def pod_disruption_budgets(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """A PodDisruptionBudget came, changed or went."""
+    runtime: Runtime = memo.runtime
+    runtime.observe("poddisruptionbudgets", event)
+
+
+@kopf.on.event("", "v1", "persistentvolumes", id="persistentvolumes")
+async def persistent_volumes(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """A PersistentVolume came, changed or went."""
+    runtime: Runtime = memo.runtime
+    runtime.observe("persistentvolumes", event)
+
+
+@kopf.on.event("", "v1", "persistentvolumeclaims", id="persistentvolumeclaims")
+async def persistent_volume_claims(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """A PersistentVolumeClaim came, changed or went."""
+    runtime: Runtime = memo.runtime
+    runtime.observe("persistentvolumeclaims", event)
+
+
+@kopf.on.event("storage.k8s.io", "v1", "storageclasses", id="storageclasses")
+async def storage_classes(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """A StorageClass came, changed or went."""
+    runtime: Runtime = memo.runtime
+    runtime.observe("storageclasses", event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import kopf
 import structlog
 
 from sharepod_operator import __version__
@@ -26,9 +28,7 @@ from sharepod_operator.observability.logging import configure
 from sharepod_operator.observability.metrics import Metrics, sample_event_loop_lag
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import kopf
+    from collections.abc import Iterable, Mapping
 
     from sharepod_operator.settings import Settings
 
@@ -36,8 +36,19 @@ log = structlog.get_logger(__name__)
 
 BLIND_AFTER_INTERVALS = 4
 """Resync intervals without a full list after which the process counts as blind and asks to be restarted."""
+GC_THRESHOLD = 50_000
 GRACE = 10.0
 """Seconds that writes in flight get when the operator stops."""
+
+
+def collect_garbage_rarely() -> None:
+    """Python's collector looks at everything again and again while thousands of records are read that all stay.
+
+    What the program consists of is left out for good, and a collection is due after so many new objects as there are in
+    some hundred events instead of in one.
+    """
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 20, 20)
 
 
 def configure_kopf(settings: kopf.OperatorSettings) -> None:
@@ -48,6 +59,20 @@ def configure_kopf(settings: kopf.OperatorSettings) -> None:
     settings.networking.connect_timeout = 10
     settings.process.ultimate_exiting_timeout = 20
     settings.persistence.finalizer = f"{names.GROUP}/kopf-finalizer"
+    settings.persistence.diffbase_storage = _NothingCompared()
+
+
+class _NothingCompared(kopf.DiffBaseStorage):
+    """Kopf copies every object several times to tell handlers what changed; ours don't ask, and it took a fifth of its time."""
+
+    def build(self, *, body: kopf.Body, extra_fields: Iterable[kopf.FieldSpec] | None = None) -> kopf.BodyEssence:  # noqa: ARG002
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:  # noqa: ARG002
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Nothing is kept on the objects."""
 
 
 class Runtime:
@@ -99,6 +124,7 @@ class Runtime:
             AuthError: no API server is known, or the credentials are of no use.
         """
         configure(settings.log_level, settings.log_format)
+        collect_garbage_rarely()
         connection = await connect(kubeconfig=settings.kubeconfig, context=settings.context)
         metrics = Metrics()
         gateway = Gateway(
@@ -127,7 +153,8 @@ class Runtime:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._stack.aclose()
         if self.failure is None:
-            log.info("Stopped", message="stopped; the Lease is free")
+            freed = self.leader.holder != self.settings.identity
+            log.info("Stopped", message="stopped" + ("" if freed else "; the Lease is still ours until it expires"))
 
     async def kopf_login(self) -> kopf.ConnectionInfo:
         """Credentials for Kopf's own watches."""

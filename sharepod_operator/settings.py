@@ -166,6 +166,8 @@ class Settings:
     max_backoff: float = _setting(10.0, _duration(0.01, 3600))
     leftover_after: float = _setting(300.0, _duration(1, 86400))
     """A pod that no change in the cluster has woken is looked at again after so long."""
+    victims: str = _setting("all", _one_of("all", "own"))
+    """Whom a more important pod may make leave: `all` pods of lower priority, or those that we placed, `own`, alone."""
     resync_interval: float = _setting(300.0, _duration(1, 86400))
     """Time between two comparisons of the caches with full lists."""
     http_host: str = _setting("0.0.0.0", _text)  # noqa: S104  # the kubelet and Prometheus come from outside of the Pod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from dataclasses import fields
@@ -12,7 +13,11 @@ import typer.core
 import typer.main
 
 from sharepod_operator.cli.main import app
+from sharepod_operator.core import reasons
+from sharepod_operator.core.status import Reason
 from sharepod_operator.settings import Settings, key, variable
+from tests.support.exposition import everything, families
+from tests.support.rights import shipped
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/*.md"))
@@ -23,6 +28,9 @@ SETTING = re.compile(r"^\| `(SHAREPOD_\w+)` \| `(\w+)` \| (.+?) \| .+ \|$", re.M
 MAKE = re.compile(r"(?:^|[\s(;&])make +([a-z][a-z-]*)")
 SHAREPOD = re.compile(r"(?:^|[\s(;&|/])sharepod +([a-z].*)")
 SOURCE = re.compile(r"[\w/-]+/[\w-]+\.py")
+METRIC = re.compile(r"^\| `(sharepod_\w+)` \| (counter|gauge|histogram) \| (.+?) \| .+ \|$", re.MULTILINE)
+WORD = re.compile(r"^\| `(\w+)` \| (.*?) \|", re.MULTILINE)
+NAMED_METRIC = re.compile(r"\bsharepod_[a-z_]+[a-z]\b")
 page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 
 
@@ -66,6 +74,106 @@ def test_settings_are_documented_as_they_are() -> None:
             assert SPAN.fullmatch(shown) is None, f"{name} has no default of its own, so words must say what counts"
         else:
             assert item.default == item.metadata["parse"](shown.strip("`")), name
+
+
+def section(name: str, heading: str) -> str:
+    """The part of a page of docs/ below a heading, up to the next one of its level."""
+    found = re.search(
+        rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", (ROOT / "docs" / name).read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert found, f"{name} has no heading {heading}"
+    return found[1]
+
+
+def words_said(node: ast.expr) -> set[str]:
+    """The words that an expression can be: constants, members of Reason, and both sides of a condition."""
+    match node:
+        case ast.Constant(value=str(word)):
+            return {word}
+        case ast.IfExp(test=ast.Compare(comparators=[member]), body=ast.Attribute(attr="value"), orelse=other):
+            return words_said(member) | words_said(other)  # `reason.value if reason is Reason.MEMBER else …`
+        case ast.IfExp(body=one, orelse=other):
+            return words_said(one) | words_said(other)
+        case ast.Attribute(value=ast.Name(id="Reason"), attr=member):
+            return {Reason[member].value}
+    return set()
+
+
+def event_reasons() -> tuple[set[str], set[str]]:
+    """The reasons of all events that the code emits, and the expressions there that are no words by themselves."""
+    words, unknown = set[str](), set[str]()
+    for path in sorted((ROOT / "sharepod_operator").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            given: list[ast.expr] = []
+            match node:
+                case ast.Call(func=ast.Attribute(attr="emit" | "emit_once_now")):
+                    given = [node.args[2]]
+                case ast.Call(func=ast.Attribute(attr="_warn")):
+                    given = [node.args[1]]
+                case ast.Call(func=ast.Name(id="Refused")):
+                    given = [each.value for each in node.keywords if each.arg == "event"]
+                case ast.Assign(targets=[ast.Name(id="event")]) if path.name == "announcer.py":
+                    given = [node.value]
+            for each in given:
+                said = words_said(each)
+                words |= said
+                if not said:
+                    unknown.add(ast.unparse(each))
+    return words, unknown
+
+
+def test_metrics_are_documented_as_they_are() -> None:
+    """One row for each metric, with its type and labels, and no name anywhere on the page that there isn't."""
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    exposed = {
+        f"{name}_total" if family.type == "counter" else name: (
+            family.type,
+            {label for sample in family.samples for label in sample.labels} - {"le"},
+        )
+        for name, family in families(everything()).items()
+        if name.startswith("sharepod_")
+    }
+    documented = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in METRIC.findall(text)}
+    assert exposed == documented
+    for name in NAMED_METRIC.findall(text):
+        assert re.sub(r"_(bucket|count|sum)$", "", name) in exposed, name
+
+
+def test_events_are_documented() -> None:
+    """One row for each reason that the code gives an event, and none besides."""
+    words, unknown = event_reasons()
+    rows = [word for word, _ in WORD.findall(section("events.md", "Events"))]
+    assert sorted(words) == sorted(rows)
+    assert {"reason", "event", "view.refused.event"} == unknown, "only what is passed on, from where it is a word"
+
+
+def test_conditions_are_documented() -> None:
+    """One row for each reason of a SharePod's conditions, in their order."""
+    rows = [word for word, _ in WORD.findall(section("events.md", "Conditions"))]
+    assert list(Reason) == rows
+
+
+def test_refusals_are_documented() -> None:
+    """Every word for why a node or a GPU is refused, in the order in which they are asked, with the sentence that people see."""
+    rows = WORD.findall(section("events.md", "Why a node or a GPU is refused"))
+    nodes = [(word, "node(s)", reasons._NODE_TEXT[word]) for word in reasons.NodeReason]
+    devices = [(word, "GPU(s)", reasons._DEVICE_TEXT[word]) for word in reasons.DeviceReason]
+    assert [
+        (word, f"{unit} {text.removeprefix(f'{unit} ').replace('{detail}', '…')}")
+        for word, unit, text in (*nodes, *devices)
+    ] == rows
+
+
+def test_what_is_installed_is_documented() -> None:
+    """The page names every kind and name that install.yaml has."""
+    text = section("install.md", "What is installed")
+    for each in shipped("install.yaml"):
+        kind, name = each["kind"], each["metadata"]["name"]
+        if "AdmissionPolicy" in kind:
+            assert "Admission policies" in text
+            continue
+        assert name in text, name
+        assert kind.removesuffix("Binding") in text, kind
 
 
 @page

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sharepod_operator.kube import errors
+from sharepod_operator.kube.api import LIST_PAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 RETRY_PAUSE = 2.0
+EMPTY_INTERVAL = 5.0
+"""Seconds between two lists of a resource that may not be installed, while there is nothing of it.
+
+Kopf looks once after each change of a CRD what the API server serves, and the API server is a little late with it; what
+Kopf missed then it never watches. A watch that isn't there and one that has nothing to say can't be told apart.
+"""
 SETTLE_PAUSE = 0.5
 """Kopf reports a list object by object; one resync answers them all."""
 
@@ -71,6 +78,8 @@ class Feed:
         elif event_type is not None:
             self._watched = True
         self._store.observe(event_type, event["object"])
+        if event_type == "DELETED" and self._missing and not len(self._store):
+            self._due.set()  # the last one, or the whole resource
 
     def request_resync(self) -> None:
         """Take in a full list before anything else is planned."""
@@ -85,8 +94,9 @@ class Feed:
             await self._resync()
 
     async def _until_due(self) -> None:
+        interval = min(self._interval, EMPTY_INTERVAL) if self._missing and not len(self._store) else self._interval
         try:
-            async with asyncio.timeout(self._interval * self._rng.uniform(0.9, 1.1)):
+            async with asyncio.timeout(interval * self._rng.uniform(0.9, 1.1)):
                 await self._due.wait()
         except TimeoutError:
             self._due.set()
@@ -97,7 +107,7 @@ class Feed:
             self._due.clear()
             known = self._store.highest_version
             try:
-                listing = await self._api.list(self._resource)
+                listing = await self._api.list(self._resource, limit=LIST_PAGE)
             except errors.ApiError as error:
                 self._due.set()
                 if not complained:
@@ -112,6 +122,8 @@ class Feed:
 
     def _complain(self, error: errors.ApiError) -> None:
         text = self._missing if self._missing and isinstance(error, errors.NotFound) else error.message
+        if isinstance(error, errors.Forbidden):
+            text = f"{text}; nothing is planned until the operator may list and watch {self._resource}"
         log.warning("ListFailed", message="list failed", resource=str(self._resource), error=text)
 
 

@@ -118,9 +118,10 @@ def down(name: NameOption = DEFAULT_NAME, state_dir: StateOption = None) -> None
 
 
 def start(folder: StateFolder, binaries: Binaries, nodes: list[FakeNode], options: ClusterOptions) -> Cluster:
-    """A running control plane with these nodes and the project's CRDs. What is there already is kept."""
+    """A running control plane with these nodes and the project's CRDs and admission policies. What is there already is kept."""
     cluster = lifecycle.up(folder, binaries, options, report=to_stderr)
     cluster.apply_crds()
+    cluster.apply_policies()
     cluster.add_nodes(nodes, exist_ok=True)
     return cluster
 

@@ -24,11 +24,19 @@ if TYPE_CHECKING:
 NOT_ALL_PLACED = 1
 BAD_INPUT = 2
 
+NAMED = 5
+"""Victims that a table names; the rest is counted. JSON names all."""
+
 MOST_ROWS = 1000
 """More rows than this take rich too long to lay out."""
 
 _HEADER = ("POD", "OUTCOME", "NODE", "GPUS", "WHY")
-_STYLES = {Outcome.PLACED: "green", Outcome.UNSCHEDULABLE: "yellow", Outcome.INVALID: "red"}
+_STYLES = {
+    Outcome.PLACED: "green",
+    Outcome.WAITING: "cyan",
+    Outcome.UNSCHEDULABLE: "yellow",
+    Outcome.INVALID: "red",
+}
 
 
 class Format(StrEnum):
@@ -44,18 +52,23 @@ def simulate(
     policy_name: Annotated[
         str, typer.Option("--policy", metavar="NAME", help=f"How to choose among GPUs: {', '.join(POLICIES)}.")
     ] = DEFAULT_POLICY,
+    *,
+    no_preemption: Annotated[
+        bool, typer.Option("--no-preemption", help="Evict nobody, and let no nomination count.")
+    ] = False,
 ) -> None:
     """Says where the pods of a file would go, or why not, without a cluster.
 
     FILE has nodes and pods in JSON or YAML, or is made of Nodes, Pods and SharePods as kubectl prints them
-    (kubectl get nodes,pods,sharepods -A -o yaml). Exit code: 0 all placed, 1 something is not, 2 bad input.
+    (kubectl get nodes,pods,sharepods,pdb,priorityclasses -A -o yaml). Pods are placed in the order of the file; one
+    that fits nowhere evicts pods of lower priority. Exit code: 0 all placed, 1 something is not, 2 bad input.
     """
     try:
         chosen = policy(policy_name)
     except ValueError as error:
         _fail(f"--policy: {error}")
     scenario = _scenario(file)
-    results = place_all(scenario, chosen)
+    results = place_all(scenario, chosen, preempting=not no_preemption)
     if output is Format.JSON:
         print(json.dumps({"results": [result.as_json() for result in results]}, indent=2))
     else:
@@ -96,11 +109,20 @@ def _print_results(results: list[Result]) -> None:
     else:
         _print_columns([_HEADER, *(_row(result) for result in results)])
     counts = Counter(result.outcome for result in results)
-    print(", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome))
+    told = [outcome for outcome in Outcome if counts[outcome] or outcome is not Outcome.WAITING]
+    print(", ".join(f"{counts[outcome]} {outcome.value}" for outcome in told))
 
 
 def _row(result: Result) -> tuple[str, ...]:
-    return (result.pod, result.outcome.value, result.node or "-", ",".join(result.gpus) or "-", result.message)
+    why = result.message or _evicts(result.victims)
+    return (result.pod, result.outcome.value, result.node or "-", ",".join(result.gpus) or "-", why)
+
+
+def _evicts(victims: tuple[str, ...]) -> str:
+    if not victims:
+        return ""
+    more = len(victims) - NAMED
+    return f"evicts {', '.join(victims[:NAMED])}{f' and {more} more' if more > 0 else ''}"
 
 
 def _print_columns(rows: list[tuple[str, ...]]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 import urllib.error
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from sharepod_operator.cli.kubectl import Kubectl
+from sharepod_operator.cli.second_act import FILL, PREEMPT, SecondAct
 from sharepod_operator.core.audit import Holding, violations
 from sharepod_operator.localcluster.commands import children_environment
 from sharepod_operator.localcluster.errors import LocalClusterError
@@ -24,12 +25,15 @@ from sharepod_operator.manifest import names
 from sharepod_operator.manifest.pod import read_pod
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sharepod_operator.localcluster.cluster import Cluster
     from sharepod_operator.manifest.records import Json, PodRecord
 
 _PACKAGE: Final = Path(__file__).parents[1]
 _EXAMPLES: Final = (_PACKAGE / "_data" / "examples", _PACKAGE.parent / "examples")
 """In an installed wheel, and in the repository."""
+_INVALID: Final = "invalid.yaml"
 _OPERATOR: Final = "sharepod-operator"
 _TIMEOUT: Final = 60.0
 _SHAREPODS: Final = f"/apis/{names.API_VERSION}/namespaces/default/{names.PLURAL}"
@@ -41,24 +45,27 @@ class Tour:
 
     def __init__(self, cluster: Cluster, kubectl: Path) -> None:
         self._cluster = cluster
-        self._kubectl = kubectl
+        self._kubectl = Kubectl(kubectl, cluster.kubeconfig)
+        self._examples = _examples_folder()
+        self._second = SecondAct(cluster.client, self._kubectl, self._examples, self._wait)
 
     def show(self) -> None:
-        """Start the operator, apply the examples, wait, print, check.
+        """Start the operator, apply the examples, wait, print, check; then the second act.
 
         Raises:
             LocalClusterError: something is not as it should be.
         """
         self._start_operator()
+        self._second.reset()
         for path in self._valid_examples():
-            self._run("apply", "-f", str(path), show=False)
+            self._kubectl.run("apply", "-f", str(path))
         self._show_refusal()
-        self._wait_until_ready()
+        self._wait("placing the examples", lambda: not self._unready())
         typer.echo()
-        self._run("get", "sharepods", "-o", "wide")
-        typer.echo()
-        self._run("get", "pods", "-o", "wide")
-        typer.echo()
+        self._kubectl.show("get", "sharepods", "-o", "wide")
+        self._kubectl.show("get", "pods", "-o", "wide")
+        self._check()
+        self._second.show()
         self._check()
 
     def _start_operator(self) -> None:
@@ -77,19 +84,18 @@ class Tour:
         wait_until([files], "starting the operator", lambda: _leads(port), _TIMEOUT, every=0.1)
 
     def _valid_examples(self) -> list[Path]:
-        return [path for path in _examples() if path.name != "invalid.yaml"]
+        """Those of the first act."""
+        return [path for path in sorted(self._examples.glob("*.yaml")) if path.name not in (_INVALID, FILL, PREEMPT)]
 
     def _show_refusal(self) -> None:
         """The invalid example must be refused with a sentence that names the field."""
-        path = next(path for path in _examples() if path.name == "invalid.yaml")
-        done = subprocess.run([*self._command, "apply", "-f", str(path)], capture_output=True, text=True, check=False)  # noqa: S603
-        typer.echo(f"$ kubectl apply -f examples/{path.name}\n{done.stderr.strip()}")
-        if done.returncode == 0 or "spec.gpu.limit" not in done.stderr:
+        said = self._kubectl.refusal("apply", "-f", str(self._examples / _INVALID))
+        typer.echo(f"$ kubectl apply -f examples/{_INVALID}\n{said}")
+        if "spec.gpu.limit" not in said:
             raise LocalClusterError("the invalid example was not refused with a sentence about spec.gpu.limit")
 
-    def _wait_until_ready(self) -> None:
-        files = self._cluster.folder.companion(_OPERATOR)
-        wait_until([files], "placing the examples", lambda: not self._unready(), _TIMEOUT, every=0.2)
+    def _wait(self, what: str, done: Callable[[], bool]) -> None:
+        wait_until([self._cluster.folder.companion(_OPERATOR)], what, done, _TIMEOUT, every=0.2)
 
     def _unready(self) -> list[str]:
         """SharePods that are not fully ready, by name."""
@@ -101,7 +107,13 @@ class Tour:
         ]
 
     def _check(self) -> None:
-        """What is shown must be what is: the rules hold on the pods, and every status says what its pods say."""
+        """What is shown must be what is: the rules hold on the pods, and soon every status says what its pods say."""
+        try:
+            self._wait("true statuses", lambda: not self._problems())
+        except LocalClusterError as error:
+            raise LocalClusterError("; ".join(self._problems()) or str(error)) from error
+
+    def _problems(self) -> list[str]:
         pods = [read_pod(pod) for pod in self._cluster.client.list(_PODS)]
         holdings = [
             Holding(pod.uid, pod.key, pod.node, pod.allocation, pod.pod.created) for pod in pods if pod.allocation
@@ -110,19 +122,7 @@ class Tour:
         for sharepod in self._cluster.client.list(_SHAREPODS):
             own = [pod for pod in pods if pod.owner is not None and pod.owner.uid == sharepod["metadata"]["uid"]]
             problems += _mismatches(sharepod, own)
-        if problems:
-            raise LocalClusterError("; ".join(problems))
-
-    @property
-    def _command(self) -> list[str]:
-        return [str(self._kubectl), "--kubeconfig", str(self._cluster.kubeconfig)]
-
-    def _run(self, *arguments: str, show: bool = True) -> None:
-        done = subprocess.run([*self._command, *arguments], capture_output=True, text=True, check=False)  # noqa: S603
-        if done.returncode != 0:
-            raise LocalClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
-        if show:
-            typer.echo(f"$ kubectl {' '.join(arguments)}\n{done.stdout.rstrip()}")
+        return problems
 
 
 def _mismatches(sharepod: Json, pods: list[PodRecord]) -> list[str]:
@@ -132,6 +132,7 @@ def _mismatches(sharepod: Json, pods: list[PodRecord]) -> list[str]:
     told = Counter(
         (placement["pod"], placement["node"], tuple(placement["gpus"]), placement["port"])
         for placement in sharepod["status"]["placements"]
+        if "gpus" in placement
     )
     actual = Counter(
         (pod.name, pod.node, pod.allocation.uuids, pod.allocation.port) for pod in pods if pod.allocation is not None
@@ -149,11 +150,10 @@ def _ready_reason(sharepod: Json) -> str:
     return next((condition["reason"] for condition in conditions if condition["type"] == "Ready"), "")
 
 
-def _examples() -> list[Path]:
+def _examples_folder() -> Path:
     for folder in _EXAMPLES:
-        found = sorted(folder.glob("*.yaml"))
-        if found:
-            return found
+        if (folder / _INVALID).exists():
+            return folder
     raise LocalClusterError(f"no examples in {' or '.join(map(str, _EXAMPLES))}: the installation is not whole")
 
 

@@ -90,10 +90,7 @@ class ReplicaWriter:
                 raise
             self._cache.forget_pod(pod.uid)
         else:
-            if _is_terminating(left):
-                self._cache.observe_pod(left)
-            else:
-                self._cache.forget_pod(pod.uid)
+            self._cache.observe_deletion(pod.uid, left)
 
     def _render(self, sharepod: SharePodRecord, slot: Slot) -> Json:
         name = replica_name(sharepod.name, sharepod.uid, slot.ordinal, slot.incarnation)
@@ -139,11 +136,3 @@ def refusal_of(error: errors.ApiError) -> Refused | None:
 def trouble_of(error: errors.ApiError) -> Refused:
     """How a failure that keeps coming back is shown: nothing says that the SharePod is at fault."""
     return Refused(Reason.UNSCHEDULABLE, one_line(f"Pods can't be created: {error.message}"), event="FailedCreate")
-
-
-def _is_terminating(body: Json) -> bool:
-    """Whether a DELETE's answer shows a Pod that is still there: with time left to end, or held by a finalizer."""
-    metadata = body.get("metadata") or {}
-    if body.get("kind") == "Status" or not metadata.get("deletionTimestamp"):
-        return False
-    return bool(metadata.get("deletionGracePeriodSeconds") or metadata.get("finalizers"))

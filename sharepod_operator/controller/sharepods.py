@@ -138,6 +138,9 @@ class SharePodController:
         """The scheduler has a new word on a waiting pod."""
         self.pod_changed(None, pod)
 
+    def claim_changed(self, key: str) -> None:
+        """Claims are the scheduler's."""
+
     def node_changed(self, old: NodeRecord | None, new: NodeRecord | None) -> None:
         """A node's health shows in the status of the SharePods that have replicas on it."""
         if _health(old) == _health(new):

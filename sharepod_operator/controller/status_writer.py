@@ -33,8 +33,10 @@ WORKERS = 8
 MIN_INTERVAL = 1.0
 """Seconds between two writes of one SharePod's status."""
 AFTER_CONFLICT = 0.1
+FEW = 50
+"""Replicas up to which details are cheap: more make tens of kilobytes, each time that one of them starts."""
 STALLED = 5.0
-"""Seconds without any move after which details are written although some replica has neither place nor verdict."""
+"""Seconds without any move after which details are written although replicas wait, or start."""
 
 
 class Pace(Enum):
@@ -156,9 +158,14 @@ class StatusWriter:
         if (sharepod.generation, sharepod.template_hash) != (acted.generation, acted.template_hash):
             return None  # the controller acts on the newer one first
         view, pods = sharepod_view(sharepod, acted.refused), replica_states(sharepod, self._cache)
-        details = at_rest(view, pods) or self._is_stalled(uid)
+        details = self._is_worth_details(view, pods) or self._is_stalled(uid)
         status = render_status(view, pods, sharepod.status, self._now(), details=details)
         return _Seen(sharepod, view, pods, status, details)
+
+    @staticmethod
+    def _is_worth_details(view: SharePodView, pods: Sequence[ReplicaState]) -> bool:
+        """Whether what grows with the replicas won't change again in a moment, or is small."""
+        return at_rest(view, pods) if len(pods) <= FEW else settled(view, pods)
 
     def _is_stalled(self, uid: str) -> bool:
         now = asyncio.get_running_loop().time()

@@ -5,18 +5,32 @@ from __future__ import annotations
 import functools
 import re
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sharepod_operator.core.replicas import ReplicaState, Slot
 from sharepod_operator.core.status import Reason, Refused, SharePodView
 from sharepod_operator.manifest.selector import selector_string
 
 if TYPE_CHECKING:
-    from sharepod_operator.cache.cache import Cache
-    from sharepod_operator.manifest.records import PodRecord, SharePodRecord
+    from sharepod_operator.cache.cache import Cache, Verdict
+    from sharepod_operator.manifest.records import NodeRecord, PodRecord, SharePodRecord
 
 _REPLICA = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})", re.ASCII)
-_REQUEST_PROBLEM = re.compile(r"spec\.gpu|annotation kubeshare/")
+_REQUEST_PROBLEM = re.compile(r"spec\.gpu|annotation kubeshare/|resource koordinator\.sh/")
+_MAX_REMEMBERED = 4096
+_remembered: dict[str, _Look] = {}
+"""The latest look at each pod, by uid. A SharePod is looked at many times while its replicas start, and each time most of
+its pods are what they were; records are replaced, never changed, so the same records give the same state."""
+
+
+class _Look(NamedTuple):
+    """A pod's state, and what it was made from."""
+
+    pod: PodRecord
+    node: NodeRecord | None
+    verdict: Verdict | None
+    template_hash: str
+    state: ReplicaState
 
 
 def replica_annotation(slot: Slot) -> str:
@@ -61,9 +75,26 @@ def problem_of(sharepod: SharePodRecord) -> Refused | None:
 
 
 def _state(sharepod: SharePodRecord, pod: PodRecord, cache: Cache) -> ReplicaState:
-    slot = slot_of(pod) or Slot(-1)
     node = cache.node_named(pod.node) if pod.node else None
     verdict = None if pod.node else cache.verdict(pod.uid)
+    look = _remembered.get(pod.uid)
+    if (
+        look is not None
+        and look.pod is pod
+        and look.node is node
+        and look.verdict is verdict
+        and look.template_hash == sharepod.template_hash
+    ):
+        return look.state
+    if len(_remembered) >= _MAX_REMEMBERED:
+        _remembered.clear()
+    state = _rendered(sharepod.template_hash, pod, node, verdict)
+    _remembered[pod.uid] = _Look(pod, node, verdict, sharepod.template_hash, state)
+    return state
+
+
+def _rendered(template_hash: str, pod: PodRecord, node: NodeRecord | None, verdict: Verdict | None) -> ReplicaState:
+    slot = slot_of(pod) or Slot(-1)
     unhealthy: tuple[str, ...] = ()
     if node is not None and pod.allocation is not None:
         healthy = {device.uuid for device in node.node.devices if device.healthy}
@@ -82,10 +113,11 @@ def _state(sharepod: SharePodRecord, pod: PodRecord, cache: Cache) -> ReplicaSta
         restarts=pod.restarts,
         deletion_cost=pod.deletion_cost,
         created=_time(pod.pod.created),
-        current=pod.template_hash == sharepod.template_hash,
+        current=pod.template_hash == template_hash,
         restart_policy=pod.restart_policy,
         reason=pod.reason,
         allocation=pod.allocation,
+        disrupted=pod.disrupted,
         verdict_reason=verdict.reason if verdict else "",
         verdict_message=verdict.message if verdict else "",
         node_ready=not pod.node or (node is not None and node.node.ready),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         HostPort,
         Node,
         Requirement,
+        Resources,
         SelectorTerm,
         Shape,
         Taint,
@@ -131,7 +132,8 @@ def device_refusal(state: NodeState, device: DeviceState, gpu: GPURequest, asked
             return _DEVICE[DeviceReason.ANTI_AFFINITY_CONFLICT]
     if gpu.milli and gpu.milli > device.free:
         return _DEVICE[DeviceReason.INSUFFICIENT_SHARE]
-    if gpu.memory and gpu.memory > device.memory_free:
+    memory = gpu.memory_on(device.device.memory) if gpu.memory_percent else gpu.memory
+    if memory and memory > device.memory_free:
         return _DEVICE[DeviceReason.INSUFFICIENT_GPU_MEMORY]
     return None
 
@@ -148,22 +150,30 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def _further_refusal(state: NodeState, asked: Query) -> Refusal | None:
-    resources, constraints = asked.shape.resources, asked.constraints
-    if asked.more_resources:
-        if resources.ephemeral_storage and resources.ephemeral_storage > state.free_ephemeral_storage:
-            return _NODE[NodeReason.INSUFFICIENT_EPHEMERAL_STORAGE]
-        for name, amount in resources.extended:
-            if amount and amount > state.free_extended.get(name, 0):
-                return Refusal(NodeReason.INSUFFICIENT_RESOURCE, name)
+    constraints = asked.constraints
+    short = _further_shortage(state, asked.shape.resources) if asked.more_resources else None
+    if short is not None:
+        return short
     if constraints.host_ports and any(_port_taken(port, state) for port in constraints.host_ports):
         return _NODE[NodeReason.HOST_PORT_CONFLICT]
+    if constraints.volume_affinity and not _volumes_reach(state, constraints):
+        return _NODE[NodeReason.VOLUME_NODE_AFFINITY]
     if asked.gpu is not None:
-        if state.used_ports == state.ports.full:
+        if state.taken_ports == state.ports.full:
             return _NODE[NodeReason.PORT_POOL_EXHAUSTED]
         if state.node.foreign_gpu_users:
             return _NODE[NodeReason.FOREIGN_GPU_USERS]
     if constraints.unsupported:
         return Refusal(NodeReason.UNSUPPORTED_CONSTRAINT, ", ".join(constraints.unsupported))
+    return None
+
+
+def _further_shortage(state: NodeState, resources: Resources) -> Refusal | None:
+    if resources.ephemeral_storage and resources.ephemeral_storage > state.free_ephemeral_storage:
+        return _NODE[NodeReason.INSUFFICIENT_EPHEMERAL_STORAGE]
+    for name, amount in resources.extended:
+        if amount and amount > state.free_extended.get(name, 0):
+            return Refusal(NodeReason.INSUFFICIENT_RESOURCE, name)
     return None
 
 
@@ -176,11 +186,19 @@ def _may_be_virtual(state: NodeState, device: DeviceState, asked: Query) -> bool
 
 
 def _port_taken(wanted: HostPort, state: NodeState) -> bool:
+    if wanted.protocol == "TCP" and wanted.port in state.port_counts:
+        return True  # the GPU daemon listens there for a pod, on the node's own network
     return any(
         held.port == wanted.port
         and held.protocol == wanted.protocol
         and (held.ip == wanted.ip or held.ip in _WILDCARDS or wanted.ip in _WILDCARDS)
         for held in state.host_ports
+    )
+
+
+def _volumes_reach(state: NodeState, constraints: Constraints) -> bool:
+    return all(
+        any(_term_holds(term, state.node.name, state.labels) for term in terms) for terms in constraints.volume_affinity
     )
 
 

@@ -21,7 +21,7 @@ class GPURequest:
     limit_milli: int
     """Burst limit on each GPU, 1..1000, at least `milli`. Takes no part in placement."""
     memory: int = 0
-    """Bytes on each GPU."""
+    """Bytes on each GPU; 0 where `memory_percent` says how much."""
     count: int = 1
     affinity: str = ""
     """KubeShare's sched_affinity; "" means no tag, here and in the two below."""
@@ -31,6 +31,12 @@ class GPURequest:
     """The only GPUs allowed, by UUID; empty allows all."""
     gpu_id: str = ""
     """KubeShare's GPUID: the UUID of a GPU in the inventory, or else the name of a virtual GPU."""
+    memory_percent: int = 0
+    """Percent of each GPU's own memory, 1..100; 0 where `memory` says how much. What is charged is bytes."""
+
+    def memory_on(self, card_memory: int) -> int:
+        """Bytes on a GPU of so many bytes: a percent is rounded down, so that shares of one card never exceed it."""
+        return self.memory_percent * card_memory // 100 if self.memory_percent else self.memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,8 @@ class Constraints:
     """Required terms, ORed; None where the pod states none, an empty tuple matches nothing."""
     tolerations: tuple[Toleration, ...] = ()
     host_ports: tuple[HostPort, ...] = ()
+    volume_affinity: tuple[tuple[SelectorTerm, ...], ...] = ()
+    """Where the pod's PersistentVolumes can be used: one term of each group must hold. Known only at decision time."""
     unsupported: tuple[str, ...] = ()
     """Names of constraints in the pod's spec that this scheduler does not implement: the pod is refused for them."""
 
@@ -114,6 +122,18 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A PersistentVolumeClaim that a pod uses."""
+
+    key: str
+    """namespace/name of the claim."""
+    volume: str = ""
+    """Name of the pod's volume."""
+    ephemeral: bool = False
+    """A generic ephemeral volume: the claim must belong to the pod."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """A pod as the scheduler sees it."""
 
@@ -124,6 +144,8 @@ class Pod:
     priority: int = 0
     created: str = ""
     """metadata.creationTimestamp; RFC 3339 in UTC, so text order is time order."""
+    claims: tuple[ClaimUse, ...] = ()
+    """What its volumes ask of a node is looked up for each decision, since claims and volumes change by themselves."""
 
     @property
     def key(self) -> str:
@@ -246,6 +268,8 @@ class Unschedulable:
     total_devices: int = 0
     unsatisfiable: str = ""
     """A sentence where no node or GPU could ever fit, even empty: `memory 48Gi is more than any GPU has (…)`."""
+    blocked: str = ""
+    """A sentence where the pod waits for something other than nodes and room, such as a claim that isn't bound."""
 
 
 Decision = Placed | Unschedulable

@@ -42,7 +42,7 @@ class DeviceState:
 
     device: Device
     usable: bool
-    """As the device says; kept here because every decision asks."""
+    """As the device says, and no other node claims it too; kept here because every decision asks."""
     free: int = MILLI_PER_GPU
     memory_free: int = 0
     pods: int = 0
@@ -67,6 +67,7 @@ class NodeState:
         "free_milli",
         "free_pods",
         "generation",
+        "host_port_bits",
         "host_ports",
         "idle",
         "labels",
@@ -102,6 +103,8 @@ class NodeState:
         self.port_counts: dict[int, int] = {}
         self.used_ports = 0
         self.host_ports: dict[HostPort, int] = {}
+        self.host_port_bits = 0
+        """Pod-manager ports that pods occupy as TCP host ports: both are ports of the node's own network."""
         self.virtual: dict[str, Counts] = {}
         """Virtual GPUs: the cards that pods hold under each name. It is one card unless someone broke the rule."""
         self.entries: frozenset[Entry] = frozenset()
@@ -114,6 +117,11 @@ class NodeState:
     def uncharge(self, pod: Assigned) -> None:
         """Give back what `charge` took."""
         self._book(pod, -1)
+
+    @property
+    def taken_ports(self) -> int:
+        """The pod-manager ports that can't be drawn."""
+        return self.used_ports | self.host_port_bits
 
     def index_entries(self) -> frozenset[Entry]:
         """Where the GPUs that may take new pods belong in the index by tag, CPU class, memory class and free share.
@@ -149,6 +157,11 @@ class NodeState:
                 self.host_ports[port] = left
             else:
                 del self.host_ports[port]
+        if pod.host_ports:
+            self.host_port_bits = 0
+            for port in self.host_ports:
+                if port.protocol == "TCP":
+                    self.host_port_bits |= self.ports.bit(port.port)
         if pod.allocation is not None:
             self._book_allocation(pod.allocation, step)
 

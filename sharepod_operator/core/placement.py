@@ -72,9 +72,11 @@ def offer(state: NodeState, asked: Query, policy: Policy) -> Offer | None:
     gpu = asked.gpu
     if gpu is None:
         return Offer(policy.node_score(state, asked.cpu))
-    need, memory = gpu.milli, gpu.memory
+    need, memory, percent = gpu.milli, gpu.memory, gpu.memory_percent
     ranked: list[tuple[bool, int, int, str, DeviceState]] = []
     for uuid, device in state.devices.items():
+        if percent:
+            memory = gpu.memory_on(device.device.memory)
         if (need and need > device.free) or (memory and memory > device.memory_free):
             continue  # as the filters say, without the cost of asking them all
         if device_refusal(state, device, gpu, asked) is None:
@@ -145,7 +147,8 @@ def _best_by_share(snapshot: Snapshot, asked: Query, gpu: GPURequest, policy: Po
     met: set[str] = set()
     indexes = snapshot.share_indexes(gpu.exclusion, gpu.affinity)
     fullest_first = policy.visit is Visit.FULLEST_FIRST
-    for free, name in walk(indexes, need, asked.cpu, gpu.memory, fullest_first=fullest_first):
+    memory = gpu.memory_on(snapshot.smallest_card) if gpu.memory_percent else gpu.memory
+    for free, name in walk(indexes, need, asked.cpu, memory, fullest_first=fullest_first):
         if best is not None and ((count * policy.device_score(free, need),), name) >= best:
             break
         if name in met:
@@ -168,13 +171,16 @@ def _too_few(state: NodeState, need: int, count: int) -> bool:
 
 
 def _placed(best: tuple[str, Offer] | None, asked: Query) -> Placed | None:
-    if best is None:
-        return None
-    name, offered = best
+    return None if best is None else placed_on(*best, asked)
+
+
+def placed_on(name: str, offered: Offer, asked: Query) -> Placed:
+    """The decision that takes a node's offer."""
     gpu = asked.gpu
     if gpu is None:
         return Placed(name)
-    charges = tuple(Charge(device.device.uuid, gpu.milli, gpu.memory) for device in offered.devices)
+    cards = [device.device for device in offered.devices]
+    charges = tuple(Charge(card.uuid, gpu.milli, gpu.memory_on(card.memory)) for card in cards)
     allocation = Allocation(
         charges,
         limit_milli=gpu.limit_milli,

@@ -1,6 +1,7 @@
 """Which waiting pod is decided next, and when one that did not fit is looked at again.
 
-As in kube-scheduler: the head is the pod of highest priority, then the oldest, then by uid. A pod that did not fit
+As in kube-scheduler: the head is the pod of highest priority, then the oldest; among those created in the same second,
+which is as exact as creation times are, the one that was seen first. A pod that did not fit
 waits; each failed attempt doubles its back-off. A change in the cluster wakes only pods that it can help, and not
 before their back-off is over; a pod that nothing wakes is looked at again after a long while, in case one was missed.
 """
@@ -29,15 +30,18 @@ class Change(StrEnum):
     """A pod's room on a node is free again."""
     TAGGED = "tagged"
     """A pod with an affinity tag or a virtual GPU's name took its place, where others want to join it."""
+    CLAIM = "claim"
+    """A PersistentVolumeClaim, its volume or its class changed, or a pod that used it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """One change, with the node and GPUs that it is about."""
+    """One change, with the node and GPUs, or the claim namespace/name, that it is about."""
 
     change: Change
-    node: str
+    node: str = ""
     uuids: tuple[str, ...] = ()
+    claim: str = ""
 
 
 _HELD_BY_PODS = frozenset(
@@ -54,8 +58,18 @@ _HELD_BY_PODS = frozenset(
 _JOINABLE = frozenset({DeviceReason.AFFINITY_MISMATCH, DeviceReason.DEVICE_PIN})
 
 
-def can_help(hint: Hint, refused: Unschedulable) -> bool:
-    """Whether a pod refused in this way may fit after the change. Never wrong with "no"; "yes" costs one more decision."""
+def can_help(hint: Hint, refused: Unschedulable, claims: Collection[str] = ()) -> bool:
+    """Whether a pod refused in this way may fit after the change. Never wrong with "no"; "yes" costs one more decision.
+
+    Args:
+        hint: the change.
+        refused: why the pod does not fit.
+        claims: namespace/name of the claims that the pod uses.
+    """
+    if hint.change is Change.CLAIM:
+        return hint.claim in claims
+    if refused.blocked:
+        return False
     if hint.change is Change.NODE:
         return True
     if refused.unsatisfiable:
@@ -70,6 +84,10 @@ def can_help(hint: Hint, refused: Unschedulable) -> bool:
     return any(uuid in refused.devices and refused.devices[uuid].reason in _JOINABLE for uuid in hint.uuids)
 
 
+_Head = tuple[int, str, int, str]
+"""Priority (negated), creation time, arrival, uid: the smallest is next."""
+
+
 @dataclass(slots=True)
 class Queue:
     """The pods that wait for a decision. Times are seconds of one monotonic clock, handed in by the caller."""
@@ -79,8 +97,10 @@ class Queue:
     leftover_after: float = 300.0
     _pods: dict[str, Pod] = field(default_factory=dict)
     _attempts: dict[str, int] = field(default_factory=dict)
-    _ready: dict[str, tuple[int, str, str]] = field(default_factory=dict)
-    _heads: list[tuple[int, str, str]] = field(default_factory=list)
+    _arrivals: dict[str, int] = field(default_factory=dict)
+    _arrived: int = 0
+    _ready: dict[str, _Head] = field(default_factory=dict)
+    _heads: list[_Head] = field(default_factory=list)
     _refused: dict[str, tuple[Unschedulable, float]] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
     _timers: list[tuple[float, str]] = field(default_factory=list)
@@ -105,13 +125,16 @@ class Queue:
         """A pod that wants a place; a known one is looked at afresh only if it changed what it asks for."""
         known = self._pods.get(pod.uid)
         self._pods[pod.uid] = pod
+        if pod.uid not in self._arrivals:
+            self._arrived += 1
+            self._arrivals[pod.uid] = self._arrived
         if known is None or known.shape != pod.shape:
             self._attempts.pop(pod.uid, None)
             self._activate(pod.uid)
 
     def remove(self, uid: str) -> None:
         """The pod wants no place any more: it is bound, gone or changed hands."""
-        for known in (self._pods, self._attempts, self._ready, self._refused, self._due):
+        for known in (self._pods, self._arrivals, self._attempts, self._ready, self._refused, self._due):
             known.pop(uid, None)
 
     def pop(self, now: float) -> Pod | None:
@@ -119,7 +142,7 @@ class Queue:
         self._wake_due(now)
         while self._heads:
             head = heapq.heappop(self._heads)
-            uid = head[2]
+            uid = head[3]
             if self._ready.get(uid) == head:
                 del self._ready[uid]
                 return self._pods.pop(uid)
@@ -144,11 +167,12 @@ class Queue:
 
     def wake(self, hints: Collection[Hint], now: float) -> None:
         """Let every pod that one of the changes can help be looked at again once its back-off is over."""
-        answers: dict[int, bool] = {}  # pods of one shape share their refusal
+        answers: dict[tuple[int, tuple[str, ...]], bool] = {}  # pods of one shape share their refusal
         for uid, (refused, not_before) in list(self._refused.items()):
-            helped = answers.get(id(refused))
+            claims = tuple(use.key for use in self._pods[uid].claims)
+            helped = answers.get((id(refused), claims))
             if helped is None:
-                helped = answers[id(refused)] = any(can_help(hint, refused) for hint in hints)
+                helped = answers[id(refused), claims] = any(can_help(hint, refused, claims) for hint in hints)
             if not helped:
                 continue
             if not_before <= now:
@@ -165,7 +189,7 @@ class Queue:
         self._refused.pop(uid, None)
         self._due.pop(uid, None)
         pod = self._pods[uid]
-        head = (-pod.priority, pod.created, uid)
+        head = (-pod.priority, pod.created, self._arrivals[uid], uid)
         if self._ready.get(uid) != head:
             self._ready[uid] = head
             heapq.heappush(self._heads, head)

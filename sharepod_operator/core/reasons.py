@@ -30,6 +30,7 @@ class NodeReason(StrEnum):
     INSUFFICIENT_EPHEMERAL_STORAGE = "InsufficientEphemeralStorage"
     INSUFFICIENT_RESOURCE = "InsufficientResource"
     HOST_PORT_CONFLICT = "HostPortConflict"
+    VOLUME_NODE_AFFINITY = "VolumeNodeAffinity"
     PORT_POOL_EXHAUSTED = "PortPoolExhausted"
     FOREIGN_GPU_USERS = "ForeignGPUUsers"
     UNSUPPORTED_CONSTRAINT = "UnsupportedConstraint"
@@ -64,6 +65,7 @@ _NODE_TEXT: Final = {
     NodeReason.INSUFFICIENT_EPHEMERAL_STORAGE: "Insufficient ephemeral-storage",
     NodeReason.INSUFFICIENT_RESOURCE: "Insufficient {detail}",
     NodeReason.HOST_PORT_CONFLICT: "node(s) didn't have free ports for the requested pod ports",
+    NodeReason.VOLUME_NODE_AFFINITY: "node(s) didn't match PersistentVolume's node affinity",
     NodeReason.PORT_POOL_EXHAUSTED: "node(s) had all pod-manager ports in use",
     NodeReason.FOREIGN_GPU_USERS: "node(s) advertise nvidia.com/gpu, so that others may use their GPUs",
     NodeReason.UNSUPPORTED_CONSTRAINT: "node(s) refused, since this scheduler does not implement {detail}",
@@ -88,8 +90,8 @@ def message(decision: Unschedulable, *, gpu: bool) -> str:
         decision: the refusal to tell.
         gpu: whether the pod asks for GPUs; if not, kube-scheduler's own form is used.
     """
-    if decision.unsatisfiable:
-        return _cut(decision.unsatisfiable)
+    if decision.blocked or decision.unsatisfiable:
+        return _cut(decision.blocked or decision.unsatisfiable)
     head = f"0/{decision.total_nodes} nodes are available: "
     if gpu:
         head = f"0/{decision.total_devices} GPUs on {decision.total_nodes} nodes are available: "

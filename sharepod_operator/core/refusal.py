@@ -91,6 +91,11 @@ def _unsatisfiable(snapshot: Snapshot, asked: Query) -> str:
     if asked.constraints.unsupported:
         names = ", ".join(asked.constraints.unsupported)
         return f"this scheduler does not implement {names}, which the pod asks for"
+    pin = asked.constraints.node_name
+    if pin and pin not in snapshot.nodes:
+        return f"there is no node {pin}, which the pod asks for by name"
+    if asked.pinned is not None and not any(snapshot.owners(uuid) for uuid in asked.pinned):
+        return f"no node has the GPU {' or '.join(sorted(asked.pinned)[:3])}, which the pod asks for by UUID"
     if asked.gpu is not None:
         states = [snapshot.nodes[name] for name in snapshot.names if snapshot.nodes[name].devices]
         return (states and _more_gpu_than_any(states, asked, asked.gpu)) or _more_than_any(states, asked, "with GPUs ")

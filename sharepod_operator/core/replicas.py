@@ -77,6 +77,8 @@ class ReplicaState:
     reason: str = ""
     """status.reason, such as Evicted."""
     allocation: Allocation | None = None
+    disrupted: bool = False
+    """It was told to leave for a more important pod."""
     verdict_reason: str = ""
     """The scheduler's word on a pod that waits, as in the condition Scheduled; "" where it has none yet."""
     verdict_message: str = ""

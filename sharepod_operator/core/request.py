@@ -12,6 +12,7 @@ from sharepod_operator.core.quantity import QuantityError, parse_amount, parse_c
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+WHOLE_PERCENT: Final = 100
 MAX_TAG_LENGTH: Final = 63
 MAX_DEVICE_IDS: Final = 256
 _DEVICE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -31,6 +32,8 @@ class RequestFields:
     exclusion: object = None
     device_ids: object = None
     gpu_id: object = None
+    memory_percent: object = None
+    """Percent of a card's own memory, 1..100; an integer that was read already. Not beside `memory`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class RequestLabels:
     exclusion: str = "spec.gpu.exclusion"
     device_ids: str = "spec.gpu.deviceIDs"
     gpu_id: str = "kubeshare/GPUID"
+    memory_percent: str = "koordinator.sh/gpu-memory-ratio"
 
 
 TYPED: Final = RequestLabels()
@@ -72,6 +76,9 @@ def build_request(raw: RequestFields, labels: RequestLabels = TYPED) -> GPUReque
     gpu_id = "" if raw.gpu_id is None or raw.gpu_id == "" else _device_id(raw.gpu_id, labels.gpu_id, errors)
     if gpu_id and count is not None and count > 1:
         errors.append(f"{labels.gpu_id}: {shown(gpu_id)} names one GPU, but {labels.count} is {count}")
+    percent = raw.memory_percent
+    if percent is not None and not (isinstance(percent, int) and 0 < percent <= WHOLE_PERCENT):
+        errors.append(f"{labels.memory_percent}: {shown(percent)} must be from 1 to {WHOLE_PERCENT}")
     if errors or milli is None:
         return errors
     return GPURequest(
@@ -81,6 +88,7 @@ def build_request(raw: RequestFields, labels: RequestLabels = TYPED) -> GPUReque
         count=1 if count is None else count,
         device_ids=device_ids,
         gpu_id=gpu_id,
+        memory_percent=percent if isinstance(percent, int) and raw.memory is None else 0,
         **tags,
     )
 

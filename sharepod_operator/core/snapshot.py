@@ -54,6 +54,7 @@ class Snapshot:
         self._open: dict[tuple[str | None, str], ShareIndex] = {}
         self._cpu = CpuIndex()
         self._stale: set[str] = set()
+        self._smallest_card = (-1, 0)
         for node in nodes:
             self.set_node(node)
 
@@ -73,6 +74,7 @@ class Snapshot:
         for uuid in state.devices:
             self._owners.setdefault(uuid, set()).add(node.name)
         self._touch(state)
+        self._judge_claims(state.devices)
         self.inventory_version = self.version
 
     def remove_node(self, name: str) -> None:
@@ -91,6 +93,16 @@ class Snapshot:
         """GPUs of all nodes."""
         return sum(len(state.devices) for state in self._nodes.values())
 
+    @property
+    def smallest_card(self) -> int:
+        """Bytes of the smallest GPU: what a percent of memory comes to at least. Worked out when nodes have changed."""
+        version, smallest = self._smallest_card
+        if version != self.inventory_version:
+            sizes = (card.device.memory for state in self._nodes.values() for card in state.devices.values())
+            smallest = min(sizes, default=0)
+            self._smallest_card = self.inventory_version, smallest
+        return smallest
+
     def owners(self, uuid: str) -> frozenset[str]:
         """Names of the nodes that have this GPU in their inventory: one at most, unless two claim it."""
         return frozenset(self._owners.get(uuid, ()))
@@ -99,6 +111,11 @@ class Snapshot:
         """The pod-manager ports in use on a node, as `PortRange` describes such a set."""
         state = self._nodes.get(node)
         return state.used_ports if state is not None else 0
+
+    def taken_ports(self, node: str) -> int:
+        """The pod-manager ports of a node that can't be drawn: in use, or occupied as host ports."""
+        state = self._nodes.get(node)
+        return state.taken_ports if state is not None else 0
 
     # Pods
 
@@ -191,9 +208,22 @@ class Snapshot:
             self._owners[uuid].discard(name)
             if not self._owners[uuid]:
                 del self._owners[uuid]
+        self._judge_claims(state.devices)
         self._reindex(state, gone=True)
         self._stale.discard(name)
         return True
+
+    def _judge_claims(self, uuids: Iterable[str]) -> None:
+        """A GPU that two nodes claim takes no new pods on either: nobody knows where it is."""
+        for uuid in uuids:
+            owners = self._owners.get(uuid, ())
+            for name in owners:
+                state = self._nodes[name]
+                card = state.devices[uuid]
+                usable = card.device.usable and len(owners) == 1
+                if card.usable != usable:
+                    card.usable = usable
+                    self._touch(state)
 
     def _refresh(self) -> None:
         """Bring the indexes up to date: only here, so that a dry run that undoes itself costs them nothing."""
@@ -239,7 +269,12 @@ class Snapshot:
         cpu = CpuIndex()
         owners: dict[str, set[str]] = {}
         for name, state in self._nodes.items():
+            for uuid in state.devices:
+                owners.setdefault(uuid, set()).add(name)
+        for name, state in self._nodes.items():
             fresh = NodeState(state.node, self.ports)
+            for uuid, card in fresh.devices.items():
+                card.usable = card.usable and len(owners[uuid]) == 1
             for pod in by_node.get(name, {}).values():
                 fresh.charge(pod)
             for field in NodeState.__slots__:
@@ -250,8 +285,6 @@ class Snapshot:
                 table = open_.setdefault((exclusion, affinity), ShareIndex())
                 table.add(cpu_class, memory_class, free, name)
             cpu.add((fresh.idle, fresh.free_milli, fresh.free_cpu, name))
-            for uuid in fresh.devices:
-                owners.setdefault(uuid, set()).add(name)
         assert owners == self._owners, f"owners of GPUs are {self._owners}, the nodes say {owners}"
         kept_open = {key: _contents(table) for key, table in self._open.items()}
         right_open = {key: _contents(table) for key, table in open_.items()}

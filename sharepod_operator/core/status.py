@@ -48,6 +48,8 @@ class Reason(StrEnum):
     GPU_UNHEALTHY = "GPUUnhealthy"
     NODE_NOT_READY = "NodeNotReady"
     ALL_HEALTHY = "AllHealthy"
+    PREEMPTED_BY_PRIORITY = "PreemptedByPriority"
+    RESCHEDULED = "Rescheduled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,9 @@ def _conditions(view: SharePodView, pods: Sequence[ReplicaState], previous: Json
     if accepted[0] == "True" or scheduled[0] == "True":
         found["Scheduled"] = scheduled
     found["Ready"] = _ready(view, pods, accepted, scheduled)
+    preempted = _preempted(view, pods, condition(previous, "Preempted"))
+    if preempted is not None:
+        found["Preempted"] = preempted
     found["Degraded"] = _degraded(pods)
     return [
         _dated(kind, state, reason, message, view.generation, condition(previous, kind), now)
@@ -260,6 +265,19 @@ def _ready(
     return "False", reason, message
 
 
+def _preempted(view: SharePodView, pods: Sequence[ReplicaState], before: Json) -> tuple[str, Reason, str] | None:
+    """Whether replicas had to leave for more important pods; it stays until all are placed again. None: never yet."""
+    gone = [pod.name for pod in pods if pod.disrupted]
+    if gone:
+        count = f"{len(gone)} replica{' was' if len(gone) == 1 else 's were'}"
+        return "True", Reason.PREEMPTED_BY_PRIORITY, f"{count} preempted by more important pods: {_few(gone)}"
+    if not before:
+        return None
+    if before.get("status") == "True" and sum(_placed(pod) for pod in pods) < view.wanted:
+        return "True", Reason.PREEMPTED_BY_PRIORITY, before.get("message", "")
+    return "False", Reason.RESCHEDULED, "Every replica is placed again"
+
+
 def _degraded(pods: Sequence[ReplicaState]) -> tuple[str, Reason, str]:
     nodes = {pod.node for pod in pods if pod.active and pod.node and not pod.node_ready}
     if nodes:
@@ -279,4 +297,5 @@ def _few(names: Iterable[str], shown: int = 5) -> str:
 def _gpu(request: GPURequest, source: str) -> Json:
     times = f"x{request.count}" if request.count > 1 else ""
     share = format_share(request.milli, request.limit_milli) + times
-    return {"share": share, "memory": format_bytes(request.memory), "source": source}
+    memory = f"{request.memory_percent}%" if request.memory_percent else format_bytes(request.memory)
+    return {"share": share, "memory": memory, "source": source}

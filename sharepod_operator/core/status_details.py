@@ -64,7 +64,7 @@ def _placement(pod: ReplicaState) -> Json:
         charge = pod.allocation.charges[0]
         entry["gpus"] = list(pod.allocation.uuids)
         entry["request"] = format_milli(charge.milli)
-        entry["memory"] = format_bytes(charge.memory)
+        entry["memory"] = ",".join(dict.fromkeys(format_bytes(each.memory) for each in pod.allocation.charges))
         if pod.allocation.port:
             entry["port"] = pod.allocation.port
     return entry

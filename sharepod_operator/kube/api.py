@@ -61,6 +61,10 @@ class Patch(StrEnum):
     APPLY = "application/apply-patch+yaml"
 
 
+LIST_PAGE = 500
+"""Objects of one page of a list that may be long, as in client-go's pager."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """One consistent list: the objects and the resourceVersion from which a watch goes on."""

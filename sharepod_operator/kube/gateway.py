@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self, overload
 from urllib.parse import quote
 
 import orjson
@@ -14,12 +15,41 @@ from sharepod_operator.kube.errors import Gone, Unreachable, error_of
 from sharepod_operator.kube.transport import Call, Limits, Transport, gate_open, unobserved
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
     from sharepod_operator.kube.auth import Connection
 
 WATCH_TIMEOUT = 300
 """Seconds after which the server closes a watch, which then goes on from where it was."""
+
+
+class Packed(Sequence[Json]):
+    """Objects that are kept as text until somebody looks at them: as JSON trees ten thousand pods take ten times the memory.
+
+    managedFields, half of an object and of no interest to us, are left out.
+    """
+
+    def __init__(self) -> None:
+        self._texts: list[bytes] = []
+
+    def extend(self, items: Iterable[Json]) -> None:
+        """Keep these as well."""
+        for item in items:
+            item.get("metadata", {}).pop("managedFields", None)
+            self._texts.append(orjson.dumps(item))
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, index: int) -> Json: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Json]: ...
+    def __getitem__(self, index: int | slice) -> Json | list[Json]:
+        if isinstance(index, slice):
+            return [orjson.loads(text) for text in self._texts[index]]
+        item: Json = orjson.loads(self._texts[index])
+        return item
 
 
 class Gateway:
@@ -29,7 +59,8 @@ class Gateway:
         connection: address and credentials.
         write_gate: called immediately before each write is sent, possibly twice; raises `NotLeading` to stop it.
             Writes of Leases pass without it, since a Lease is how leadership is won.
-        observe: called after each answer with verb, resource, HTTP status (0: no answer) and seconds.
+        observe: called after each answer with verb, resource, HTTP status (0: no answer) and seconds; not for a write
+            that the gate has stopped.
     """
 
     def __init__(
@@ -85,7 +116,7 @@ class Gateway:
         query: dict[str, Any] = {"labelSelector": label_selector, "fieldSelector": field_selector}
         if limit is None:
             return _listing(await self._read("list", resource, path, query))
-        items: list[Json] = []
+        items = Packed()
         token: str | None = None
         while True:
             try:
@@ -95,9 +126,11 @@ class Gateway:
                     raise
                 return _listing(await self._read("list", resource, path, query))  # the snapshot was compacted meanwhile
             items.extend(page.get("items") or ())
+            version = page["metadata"]["resourceVersion"]
             token = page["metadata"].get("continue")
             if not token:
-                return Listing(items, page["metadata"]["resourceVersion"])
+                return Listing(items, version)
+            del page  # before the next one comes: two would be twice the memory
 
     async def watch(
         self,

@@ -84,6 +84,7 @@ class Leader:
         self._on_started = on_started
         self._on_stopped = on_stopped
         self._clock = Clock(clock, now, sleep, rng or random.Random())  # noqa: S311  # spreads retries, keeps no secret
+        self._stood_by_for = ""
         self._leading = asyncio.Event()
         self._lease: Json | None = None
         self._changed_at = 0.0
@@ -100,6 +101,10 @@ class Leader:
             NotLeading: somebody else leads, or may lead by now.
         """
         if not self.is_leading:
+            if self.holder == self.identity:
+                raise NotLeading(
+                    f"this process ({self.identity}) could not renew its Lease in time and writes nothing until it can"
+                )
             raise NotLeading(
                 f"this process ({self.identity}) is not the leader; {self.holder or 'nobody'} holds the Lease"
             )
@@ -156,6 +161,9 @@ class Leader:
                 return False  # somebody deleted it under a leader who doesn't know yet, and will make it again
             return await self._create(started)
         if self._held():
+            if self.holder != self._stood_by_for:
+                self._stood_by_for = self.holder
+                _log.info("StandingBy", message=f"{self.holder} leads; this process stands by", lease=self._name)
             return False
         try:
             return await self._put(started)

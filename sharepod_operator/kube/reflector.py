@@ -54,6 +54,7 @@ class Reflector:
     Args:
         silence: seconds without a sign of life after which the watch is opened again.
         page: objects per page of the list; None fetches it whole.
+        count: told what came, as the type of the events (`LISTED` for the objects of a list) and how many there were.
 
     Attributes:
         synced: set while the sink's view comes from a full list and none is due; deciding waits for it.
@@ -71,6 +72,7 @@ class Reflector:
         label_selector: str | None = None,
         silence: float = SILENCE,
         page: int | None = None,
+        count: Callable[[str, int], None] = lambda _kind, _number: None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -85,6 +87,7 @@ class Reflector:
         self._label_selector = label_selector
         self._silence = silence
         self._page = page
+        self._count = count
         self._clock = Clock(clock, sleep=sleep, rng=rng or random.Random())  # noqa: S311  # spreads retries, keeps no secret
         self._wanted = 1
         self._done = 0
@@ -149,6 +152,7 @@ class Reflector:
             self.resource, namespace=self._namespace, label_selector=self._label_selector, limit=self._page
         )
         self._version = listing.resource_version
+        self._count("LISTED", len(listing.items))
         self._sink.replace(listing.items, listing.resource_version)
         self.last_sync = self.last_seen = self._clock.monotonic()
         self._done = wanted
@@ -179,6 +183,7 @@ class Reflector:
                     self.last_seen = self._clock.monotonic()
                     self._failures = 0
                     if kind != "BOOKMARK":
+                        self._count(kind, 1)
                         self._sink.observe(kind, body)
         except TimeoutError:
             if not self.resync_due:

@@ -20,6 +20,7 @@ from sharepod_operator.kube.api import LEASES, Json, Resource
 from sharepod_operator.kube.errors import (
     ApiError,
     AuthError,
+    NotLeading,
     ServerError,
     TooManyRequests,
     Unauthorized,
@@ -176,7 +177,7 @@ class Transport:
 
     async def _once(self, call: Call) -> Json:
         started = self._clock.monotonic()
-        code = 0
+        code: int | None = 0
         try:
             async with self._answered(call, await self._authorization(), self._timeout) as answer:
                 code = answer.status
@@ -187,11 +188,15 @@ class Transport:
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             kind: type[ApiError] = UnknownOutcome if call.writes else Unreachable
             raise kind(f"no answer to {call.verb} of {call.resource}: {_cause(error)}") from error
+        except NotLeading:
+            code = None  # it never left, so that there is nothing to count
+            raise
         except ApiError as error:
             code = error.status
             raise
         finally:
-            self.observe(call.verb, call.resource, code, self._clock.monotonic() - started)
+            if code is not None:
+                self.observe(call.verb, call.resource, code, self._clock.monotonic() - started)
 
     @contextlib.asynccontextmanager
     async def _answered(

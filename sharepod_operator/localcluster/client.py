@@ -25,6 +25,8 @@ STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 FIELD_MANAGER: Final = "sharepod-localcluster"
 _POLL: Final = 0.05
+_IDLE: Final = 30.0
+"""Seconds after which a kept connection isn't trusted any more: the API server closes those that were idle for 90."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,4 +182,7 @@ class Client:
             connection = http.client.HTTPSConnection(host, url.port, timeout=self.timeout, context=context)
             self._local.connection = connection
             self._connections.append(connection)
+        elif time.monotonic() - self._local.used > _IDLE:
+            connection.close()  # the next request opens it anew
+        self._local.used = time.monotonic()
         return connection

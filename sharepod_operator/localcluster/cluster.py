@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from sharepod_operator.localcluster import crds
+from sharepod_operator.localcluster import crds, policies
 from sharepod_operator.localcluster.access import write_kubeconfig
 from sharepod_operator.localcluster.commands import KWOK_LABEL, KWOK_LABEL_VALUE, kubeconfig_for
 from sharepod_operator.localcluster.errors import ApiError, LocalClusterError
@@ -112,6 +112,10 @@ class Cluster:
     def apply_crds(self) -> None:
         """Applies the project's CRDs and waits until their resources can be listed."""
         crds.apply(self.client)
+
+    def apply_policies(self) -> None:
+        """Applies the project's admission policies, after the CRDs, and waits until they are in force."""
+        policies.apply(self.client)
 
     def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
         """Waits until the API server is ready, pods can be created in namespace `default`, and every node is Ready whose

@@ -167,9 +167,9 @@ def _start_programs(folder: StateFolder, binaries: Binaries, record: Record, env
     # kube-apiserver makes its certificate before it listens; nothing can be asked securely without it.
     processes = folder.processes()
     wait_until(processes[:2], "making the API server's certificate", folder.certificate.exists, START_TIMEOUT)
-    write_kubeconfigs(folder, record.server, record.tokens)
     cluster = Cluster(folder, record, _client(folder, record))
     wait_until(processes[:2], "starting the API server", cluster.client.is_ready, START_TIMEOUT)
+    write_kubeconfigs(folder, record.server, record.tokens)  # before that the certificate may be half written
     # The kwok of an earlier run holds its nodes' leases: the new one would leave the nodes alone until they expire.
     cluster.client.request("DELETE", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
     for program in clients:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _FOREIGN_WAYS = (names.NVIDIA_GPU, names.KOORDINATOR_PREFIX)
-"""Resources that ask for GPUs past this scheduler: whole ones by the device plugin, and Koordinator's shares."""
+"""Resources that ask for GPUs past this scheduler: whole ones by the device plugin, and those of Koordinator's that
+`gpu_resources` doesn't read.
+"""
 _BOUND_VOLUMES = (
-    "persistentVolumeClaim",
-    "ephemeral",
     "awsElasticBlockStore",
     "azureDisk",
     "cinder",
@@ -28,7 +28,7 @@ _BOUND_VOLUMES = (
     "rbd",
     "vsphereVolume",
 )
-"""Volumes that live in one zone or on one node, or that two pods can't share: where they are isn't looked up."""
+"""Disks written into the pod itself, which live in one zone or which two pods can't share; claims are looked up instead."""
 
 
 def read_constraints(spec: Json, *, pinned_node: str = "") -> Constraints:
@@ -99,10 +99,21 @@ def _unsupported_resources(spec: Json) -> list[str]:
         if not resources or not isinstance(resources, dict):
             continue
         for kind in ("requests", "limits"):
-            found += [f"resource {key}" for key in mapping(resources.get(kind)) if key.startswith(_FOREIGN_WAYS)]
+            found += [
+                f"resource {key}" for key, amount in mapping(resources.get(kind)).items() if _foreign(key, amount)
+            ]
         if holder is not spec and resources.get("claims"):
             found.append("resourceClaims")
     return found
+
+
+def _foreign(resource: str, amount: Any) -> bool:
+    """Whether this asks for a GPU past this scheduler; zero asks for nothing."""
+    return (
+        resource.startswith(_FOREIGN_WAYS)
+        and resource not in names.KOORDINATOR_RESOURCES
+        and str(amount).strip("0") != ""
+    )
 
 
 def _unsupported_volumes(spec: Json) -> list[str]:
@@ -116,11 +127,14 @@ def _unsupported_volumes(spec: Json) -> list[str]:
 
 def _node_affinity(spec: Json) -> tuple[SelectorTerm, ...] | None:
     required = mapping(mapping(spec.get("affinity")).get("nodeAffinity")).get(_REQUIRED)
-    if not isinstance(required, dict):
-        return None
+    return selector_terms(required) if isinstance(required, dict) else None
+
+
+def selector_terms(selector: Json) -> tuple[SelectorTerm, ...]:
+    """The terms of a NodeSelector, which are ORed."""
     return tuple(
         SelectorTerm(_requirements(term.get("matchExpressions")), _requirements(term.get("matchFields")))
-        for term in mappings(required.get("nodeSelectorTerms"))
+        for term in mappings(selector.get("nodeSelectorTerms"))
     )
 
 

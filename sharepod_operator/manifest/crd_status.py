@@ -108,7 +108,7 @@ def _placements() -> Json:
                 },
                 "port": _port("The port of the node on which the pod manager serves this pod."),
                 "request": _text("Guaranteed compute on each GPU, as a fraction with three decimals.", 16),
-                "memory": _text("Memory on each GPU.", 32),
+                "memory": _text("Memory on each GPU, in bytes; amounts that differ are joined by commas.", 256),
                 "state": _text("The pod's state, such as Running or Pending.", 64),
             },
         },
@@ -121,8 +121,8 @@ def _gpu() -> Json:
         "type": "object",
         "properties": {
             "share": _text("request/limit as fractions of a GPU, with xN for N GPUs.", 64),
-            "memory": _text("Memory on each GPU.", 32),
-            "source": _text("Where it was written: spec, annotations or spec+annotations.", 64),
+            "memory": _text("Memory on each GPU; a percentage is one of each GPU's own memory.", 32),
+            "source": _text("Where it was written: spec, annotations, resources, or several joined by +.", 64),
         },
     }
 

@@ -33,7 +33,7 @@ def encode_request(request: GPURequest) -> str:
         "memory": request.memory,
         "count": request.count,
         **_given(affinity=request.affinity, antiAffinity=request.anti_affinity, exclusion=request.exclusion),
-        **_given(deviceIDs=list(request.device_ids), gpuID=request.gpu_id),
+        **_given(deviceIDs=list(request.device_ids), gpuID=request.gpu_id, memoryPercent=request.memory_percent),
     }
     return orjson.dumps(body, option=orjson.OPT_SORT_KEYS).decode()
 
@@ -56,7 +56,10 @@ def decode_request(written: str) -> GPURequest:
         exclusion=_string(body, "exclusion"),
         device_ids=_strings(body, "deviceIDs"),
         gpu_id=_string(body, "gpuID"),
+        memory_percent=_number(body, "memoryPercent", 1, 100) if "memoryPercent" in body else 0,
     )
+    if request.memory and request.memory_percent:
+        raise LedgerError(f"memoryPercent is {request.memory_percent} beside memory {request.memory}; one of them is 0")
     if request.limit_milli < request.milli:
         raise LedgerError(f"limitMilli is {request.limit_milli}; it must be at least requestMilli, {request.milli}")
     return request

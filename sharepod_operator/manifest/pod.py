@@ -7,16 +7,27 @@ from typing import Any
 from sharepod_operator.core.model import Allocation, Assigned, GPURequest, Pod, Resources, Shape
 from sharepod_operator.core.quantity import shown
 from sharepod_operator.manifest import names
-from sharepod_operator.manifest.access import controlling_owner, integer, mapping, mappings, text, version
+from sharepod_operator.manifest.access import (
+    controlling_owner,
+    integer,
+    mapping,
+    mappings,
+    string_pairs,
+    text,
+    version,
+)
 from sharepod_operator.manifest.constraints import read_constraints
+from sharepod_operator.manifest.gpu_fields import read_plain_gpu
 from sharepod_operator.manifest.ledger import (
     LedgerError,
     decode_allocation,
     decode_request,
     encode_allocation,
 )
-from sharepod_operator.manifest.records import Json, PodRecord
+from sharepod_operator.manifest.nomination import Nomination, decode_nomination
+from sharepod_operator.manifest.records import Json, Owner, PodRecord
 from sharepod_operator.manifest.resources import charged_request, effective_request
+from sharepod_operator.manifest.volumes import read_claim_uses
 
 _PHASES = frozenset({"Pending", "Running", "Succeeded", "Failed", "Unknown"})
 _MAX_INTERNED = 4096
@@ -32,22 +43,26 @@ def read_pod(obj: Json) -> PodRecord:
     metadata, spec, status = mapping(body.get("metadata")), mapping(body.get("spec")), mapping(body.get("status"))
     annotations = mapping(metadata.get("annotations"))
     problems: list[str] = []
-    resources = effective_request(spec, problems)
-    request = _request(annotations, problems)
-    shape = intern(Shape(resources, read_constraints(spec), None if problems else request))
+    resources, constraints = effective_request(spec, problems), read_constraints(spec)
+    owner = controlling_owner(metadata)
+    understood = len(problems)
+    request = _request(spec, annotations, owner, constraints.node_name, problems)
+    shape = intern(Shape(resources, constraints, None if problems else request))
     node = text(spec.get("nodeName"))
     allocation, ledger_error = _ledger(annotations) if node else (None, "")
     phase = text(status.get("phase"))
     ready, ready_since = _readiness(status)
     scheduled = _condition(status, "PodScheduled")
     unplaced = scheduled.get("status") == "False"
+    namespace, name = text(metadata.get("namespace")), text(metadata.get("name"))
     pod = Pod(
         uid=text(metadata.get("uid")),
-        namespace=text(metadata.get("namespace")),
-        name=text(metadata.get("name")),
+        namespace=namespace,
+        name=name,
         shape=shape,
         priority=integer(spec.get("priority")),
         created=text(metadata.get("creationTimestamp")),
+        claims=read_claim_uses(spec, namespace, name),
     )
     return PodRecord(
         uid=pod.uid,
@@ -58,11 +73,19 @@ def read_pod(obj: Json) -> PodRecord:
         invalid=problems[0] if problems else "",
         scheduler_name=text(spec.get("schedulerName")),
         gated=bool(spec.get("schedulingGates")),
+        wants_gpu=request is not None or len(problems) > understood,
+        nominated="" if node else text(status.get("nominatedNodeName")),
+        nomination=None if node else _nomination(annotations),
+        never_preempts=spec.get("preemptionPolicy") == "Never",
+        labels=string_pairs(metadata.get("labels")),
+        protected=names.CONFIG_MIRROR in annotations or (owner is not None and owner.kind == "DaemonSet"),
+        disrupted=_is_disrupted(status),
+        grace_seconds=integer(metadata.get("deletionGracePeriodSeconds"), 30),
         node=node,
         phase=phase if phase in _PHASES else "Pending",
         deleting=bool(metadata.get("deletionTimestamp")),
         deletion_time=text(metadata.get("deletionTimestamp")),
-        owner=controlling_owner(metadata),
+        owner=owner,
         template_hash=text(annotations.get(names.TEMPLATE_HASH)),
         replica=text(annotations.get(names.REPLICA)),
         restart_policy=text(spec.get("restartPolicy")) or "Always",
@@ -85,12 +108,15 @@ def read_pod(obj: Json) -> PodRecord:
 
 def binding_annotations(pod: PodRecord, assigned: Assigned, pod_manager_ip: str) -> dict[str, str]:
     """What the Binding writes onto the Pod in the same write as its node: the ledger entry, and the plain strings
-    that its environment reads. A pod without GPUs gets none.
+    that its environment reads. A pod without GPUs gets none. A nomination ends with it; a Binding can't remove the
+    annotation, so its text becomes empty.
     """
     allocation = assigned.allocation
+    void = {names.NOMINATION: ""} if pod.nomination is not None else {}
     if allocation is None:
-        return {}
+        return void
     return {
+        **void,
         names.ALLOCATION: encode_allocation(allocation),
         names.GPU_UUIDS: ",".join(allocation.uuids),
         names.POD_MANAGER_PORT: str(allocation.port),
@@ -106,26 +132,20 @@ def intern(shape: Shape) -> Shape:
     return _interned.setdefault(shape, shape)
 
 
-def _request(annotations: Json, problems: list[str]) -> GPURequest | None:
-    """The GPU request on a Pod: the one form that the controller writes, whatever the SharePod said.
+def _request(spec: Json, annotations: Json, owner: Owner | None, node: str, problems: list[str]) -> GPURequest | None:
+    """The GPU request on a Pod: on one of a SharePod the form that the controller writes, else what its user wrote.
 
-    KubeShare's annotations on a Pod that no SharePod made are refused rather than ignored: placed as a pod without
-    GPUs it would start and find none.
+    On any other Pod that form would be a request past every check that a user's own has to pass, so it counts for nothing.
     """
-    written = annotations.get(names.GPU_REQUEST)
-    if isinstance(written, str) and written:
-        try:
-            return decode_request(written)
-        except LedgerError as error:
-            problems.append(f"annotation {names.GPU_REQUEST} is {shown(written)}: {error}")
-            return None
-    for key in names.KUBESHARE_AMOUNTS:
-        if annotations.get(key):
-            problems.append(
-                f"annotation {key} is read on SharePods only; write a SharePod with this pod's spec as podSpec"
-            )
-            return None
-    return None
+    if owner is not None and (owner.api_version, owner.kind) == (names.API_VERSION, names.KIND):
+        written = annotations.get(names.GPU_REQUEST)
+        if isinstance(written, str) and written:
+            try:
+                return decode_request(written)
+            except LedgerError as error:
+                problems.append(f"annotation {names.GPU_REQUEST} is {shown(written)}: {error}")
+                return None
+    return read_plain_gpu(spec, annotations, node, problems)
 
 
 def _ledger(annotations: Json) -> tuple[Allocation | None, str]:
@@ -136,6 +156,23 @@ def _ledger(annotations: Json) -> tuple[Allocation | None, str]:
         return decode_allocation(written), ""
     except LedgerError as error:
         return None, f"annotation {names.ALLOCATION} is {shown(written)}: {error}"
+
+
+def _nomination(annotations: Json) -> Nomination | None:
+    """One that can't be read is none: the preemptor is decided anew, and its victims that leave are seen leaving."""
+    written = annotations.get(names.NOMINATION)
+    if not isinstance(written, str) or not written:
+        return None
+    try:
+        return decode_nomination(written)
+    except LedgerError:
+        return None
+
+
+def _is_disrupted(status: Json) -> bool:
+    """Whether a scheduler told the pod to leave for a more important one."""
+    condition = _condition(status, "DisruptionTarget")
+    return condition.get("status") == "True" and condition.get("reason") == names.BY_SCHEDULER
 
 
 def _charged(spec: Json, status: Json, resources: Resources) -> Resources:

@@ -6,9 +6,12 @@ The readers in this package make them: `pod.read_pod`, `sharepod.read_sharepod`,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sharepod_operator.core.model import Allocation, GPURequest, HostPort, Node, Pod, Resources
+
+if TYPE_CHECKING:
+    from sharepod_operator.manifest.nomination import Nomination
 
 Json = dict[str, Any]
 
@@ -39,6 +42,21 @@ class PodRecord:
     scheduler_name: str = ""
     gated: bool = False
     """It has schedulingGates: no head for the scheduler yet."""
+    wants_gpu: bool = False
+    """It asks for a GPU, whether or not the request can be honoured."""
+    nominated: str = ""
+    """status.nominatedNodeName of a pod without a node: where somebody, this scheduler or another one, promised it room."""
+    nomination: Nomination | None = None
+    """What this scheduler decided for it when it made pods leave; None on a bound pod, whatever its annotation says."""
+    never_preempts: bool = False
+    """preemptionPolicy Never."""
+    labels: tuple[tuple[str, str], ...] = ()
+    protected: bool = False
+    """Evicting it would free nothing for long: a mirror pod, or one of a DaemonSet."""
+    disrupted: bool = False
+    """A scheduler told it to leave for a more important pod (DisruptionTarget)."""
+    grace_seconds: int = 30
+    """The time to end that it was given when it was deleted."""
     node: str = ""
     phase: str = "Pending"
     deleting: bool = False
@@ -76,6 +94,11 @@ class PodRecord:
     def key(self) -> str:
         """namespace/name, for people."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def bound_by_others(self) -> bool:
+        """A GPU pod that has a node and no ledger entry: no Binding of this operator, so it sees no GPU."""
+        return self.wants_gpu and bool(self.node) and self.allocation is None and not self.ledger_error
 
     @property
     def finished(self) -> bool:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sharepod_operator.manifest import names
 from sharepod_operator.manifest.access import mapping, mappings
+from sharepod_operator.manifest.gpu_env import BACKEND_ENV, with_gpu_env
 from sharepod_operator.manifest.ledger import encode_request
 
 if TYPE_CHECKING:
@@ -23,27 +24,7 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _SUFFIX_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SUFFIX_LENGTH = 5
 
-_GPU_PREFIXES = ("NVIDIA_", "CUDA_MPS_")
-_GPU_NAMES = frozenset({"LD_PRELOAD", "POD_MANAGER_IP", "POD_MANAGER_PORT", "POD_NAME"})
-
-
-def _from_annotation(name: str, annotation: str) -> Json:
-    path = f"metadata.annotations['{annotation}']"
-    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
-
-
-_BACKEND_ENV: dict[str, tuple[Json, ...]] = {
-    "none": (
-        _from_annotation("NVIDIA_VISIBLE_DEVICES", names.GPU_UUIDS),
-        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
-        _from_annotation("POD_MANAGER_IP", names.POD_MANAGER_IP),
-        _from_annotation("POD_MANAGER_PORT", names.POD_MANAGER_PORT),
-        _from_annotation("POD_NAME", names.CLIENT_ID),
-    ),
-}
-"""What each isolation backend puts into every container of a GPU pod."""
-
-BACKENDS = tuple(_BACKEND_ENV)
+BACKENDS = tuple(BACKEND_ENV)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,38 +144,17 @@ def _annotations(sharepod: SharePodRecord) -> dict[str, str]:
 def _spec(sharepod: SharePodRecord, rendering: Rendering) -> Json:
     spec = dict(sharepod.pod_spec)
     gpu = sharepod.gpu is not None
-    env = _BACKEND_ENV[rendering.backend]
+    env = BACKEND_ENV[rendering.backend]
     spec["schedulerName"] = rendering.scheduler
     for kind in ("initContainers", "containers"):
         if isinstance(spec.get(kind), list):
-            spec[kind] = [_container(item, env if gpu else ()) for item in spec[kind]]
+            spec[kind] = [with_gpu_env(item, env if gpu else ()) for item in spec[kind]]
     if gpu and rendering.runtime_class and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = rendering.runtime_class
     node = spec.pop("nodeName", "")
     if node:
         spec["affinity"] = _pinned(mapping(spec.get("affinity")), node)
     return spec
-
-
-def _container(container: Any, env: tuple[Json, ...]) -> Any:
-    """The container with our env first, so that its own later entries may refer to it, and its own of the same names gone.
-
-    A pod without a GPU loses variables that would open GPUs to it, and gets nothing.
-    """
-    if not isinstance(container, dict):
-        return container
-    own = container.get("env")
-    if own is not None and not isinstance(own, list):
-        return container
-    kept = [entry for entry in own or () if not _is_ours(entry, gpu=bool(env))]
-    if not env and own is None:
-        return container
-    return {**container, "env": [*(dict(entry) for entry in env), *kept]}
-
-
-def _is_ours(entry: Any, *, gpu: bool) -> bool:
-    name = mapping(entry).get("name")
-    return isinstance(name, str) and (name.startswith(_GPU_PREFIXES) or (gpu and name in _GPU_NAMES))
 
 
 def _pinned(affinity: Json, node: str) -> Json:

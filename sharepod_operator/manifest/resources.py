@@ -10,12 +10,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sharepod_operator.core.model import Resources
-from sharepod_operator.core.quantity import parse_amount, parse_cpu, shown
+from sharepod_operator.core.quantity import MAX_AMOUNT, parse_amount, parse_cpu, shown
 from sharepod_operator.manifest import names
 from sharepod_operator.manifest.access import mapping, mappings, path, text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sharepod_operator.manifest.records import Json
 
@@ -49,6 +49,14 @@ def effective_request(spec: Json, problems: list[str], where: str = "spec") -> R
     return _resources(_effective(spec, problems, where, {}))
 
 
+def gpu_amounts(spec: Json) -> Amounts:
+    """What the pod asks of `koordinator.sh/*`, by the same rule. What can't be read, `effective_request` tells."""
+    if not any(key.startswith(names.KOORDINATOR_PREFIX) for key in _stated(spec)):
+        return {}
+    amounts = _effective(spec, [], "spec", {})
+    return {key: amount for key, amount in amounts.items() if key.startswith(names.KOORDINATOR_PREFIX)}
+
+
 def charged_request(spec: Json, status: Json, stated: Resources) -> Resources:
     """What a bound pod takes: `stated`, or more where the kubelet has allocated more than the spec says now.
 
@@ -59,6 +67,16 @@ def charged_request(spec: Json, status: Json, stated: Resources) -> Resources:
         return stated
     actual = _resources(_effective(spec, [], "spec", allocated))
     return _larger(stated, actual)
+
+
+def _stated(spec: Json) -> Iterator[str]:
+    """The names of all resources that containers state."""
+    for kind in ("containers", "initContainers"):
+        for container in mappings(spec.get(kind)):
+            resources = container.get("resources")
+            if resources and isinstance(resources, dict):
+                yield from mapping(resources.get("limits"))
+                yield from mapping(resources.get("requests"))
 
 
 def _allocated(status: Json) -> dict[str, Json]:
@@ -138,15 +156,18 @@ def _apply_pod_level(amounts: Amounts, resources: Json, where: str, problems: li
 def _parse(written: Json, where: str, problems: list[str]) -> Amounts:
     amounts: Amounts = {}
     for key, value in written.items():
-        if key.startswith(names.KOORDINATOR_PREFIX):
-            continue
+        stated = str(value) if isinstance(value, int) else value
         try:
-            amounts[key] = _amount(key == CPU, str(value) if isinstance(value, int) else value)
+            amounts[key] = _amount(key == CPU, stated)
+            whole = not key.startswith(names.KOORDINATOR_PREFIX) or _is_whole(stated)
         except (ValueError, TypeError):
             example = "500m or 2" if key == CPU else "512Mi or 1000000"
             problems.append(
                 f"{path(where, key)} is {shown(value)}; it must be a quantity of at least 0 such as {example}"
             )
+            continue
+        if not whole:
+            problems.append(f"{path(where, key)} is {shown(value)}; it must be a whole number such as 50")
     return amounts
 
 
@@ -155,13 +176,23 @@ def _amount(cpu: bool, value: Any) -> int:  # noqa: FBT001
     return parse_cpu(value) if cpu else parse_amount(value)
 
 
+def _is_whole(value: Any) -> bool:
+    """As the API server demands of every resource that isn't Kubernetes' own."""
+    milli = parse_cpu(value)
+    return milli % 1000 == 0 or milli == MAX_AMOUNT
+
+
 def _resources(amounts: Mapping[str, int]) -> Resources:
     return Resources(
         cpu_milli=amounts.get(CPU, 0),
         memory=amounts.get(MEMORY, 0),
         ephemeral_storage=amounts.get(EPHEMERAL_STORAGE, 0),
         extended=tuple(
-            sorted((key, amount) for key, amount in amounts.items() if key not in (CPU, MEMORY, EPHEMERAL_STORAGE))
+            sorted(
+                (key, amount)
+                for key, amount in amounts.items()
+                if key not in (CPU, MEMORY, EPHEMERAL_STORAGE) and not key.startswith(names.KOORDINATOR_PREFIX)
+            )
         ),
     )
 

@@ -110,7 +110,8 @@ def _pod_spec(spec: Json, schedulers: AbstractSet[str], problems: list[str]) -> 
 
 def _refusal(name: str) -> str:
     if name.startswith(f"resource {names.KOORDINATOR_PREFIX}"):
-        return f"{name} isn't read in this version; write the request as spec.gpu"
+        known = ", ".join(key.removeprefix(names.KOORDINATOR_PREFIX) for key in names.KOORDINATOR_RESOURCES)
+        return f"{name} isn't read; of {names.KOORDINATOR_PREFIX} these are: {known}"
     if name.startswith(f"resource {names.NVIDIA_GPU}"):
         return f"{name} takes whole GPUs away from sharing; write the request as spec.gpu"
     return f"{name} isn't implemented by this scheduler; remove it"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     ProcessCollector,
     disable_created_metrics,
@@ -24,6 +25,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from prometheus_client.registry import Collector
+
+from sharepod_operator import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -112,11 +115,27 @@ class Metrics:
         self._sources = Sources()
         self._failed: set[str] = set()
         self._labels = _BoundedLabels()
+        build = Gauge("sharepod_build_info", "The operator's version; the value is 1.", ["version"], registry=registry)
+        build.labels(__version__).set(1)
         self._attempts = Counter(
             "sharepod_scheduling_attempts", "Attempts to place a pod, by outcome.", ["outcome"], registry=registry
         )
         for outcome in AttemptOutcome:
             self._attempts.labels(outcome)
+        self._preemptions = Counter(
+            "sharepod_preemption_attempts",
+            "Decisions that made pods leave for a more important one.",
+            registry=registry,
+        )
+        self._victims = Counter(
+            "sharepod_preemption_victims", "Pods that were told to leave for a more important one.", registry=registry
+        )
+        self._refusals = Counter(
+            "sharepod_scheduling_refusals",
+            "Attempts that found no place, once for each reason that any node or GPU gave.",
+            ["reason"],
+            registry=registry,
+        )
         self._decision = Histogram(
             "sharepod_scheduling_decision_duration_seconds",
             "Time of one decision of the scheduling cycle, without any API call.",
@@ -125,25 +144,28 @@ class Metrics:
         )
         self._bind = Histogram(
             "sharepod_pod_bind_duration_seconds",
-            "From a Pod's creation until it was bound.",
+            "From when a waiting Pod was first seen until it was bound.",
             registry=registry,
             buckets=_BIND_BUCKETS,
         )
         self._requests = Counter(
             "sharepod_api_requests",
-            "Answers of the API server by HTTP status; code 0 is no answer.",
+            "Requests to the API server by HTTP status; code 0 is no answer. What was not sent is not counted.",
             ["verb", "resource", "code"],
             registry=registry,
         )
         self._request_time = Histogram(
             "sharepod_api_request_duration_seconds",
-            "Time until the API server answered.",
+            "Time until the API server answered, watches left out.",
             ["verb", "resource"],
             registry=registry,
             buckets=_REQUEST_BUCKETS,
         )
         self._watch_events = Counter(
-            "sharepod_watch_events", "Watch events received.", ["resource", "type"], registry=registry
+            "sharepod_watch_events",
+            "Objects received by watches and, as type LISTED, by lists of watchers.",
+            ["resource", "type"],
+            registry=registry,
         )
         self._lag = Histogram(
             "sharepod_event_loop_lag_seconds",
@@ -152,26 +174,37 @@ class Metrics:
             buckets=_LAG_BUCKETS,
         )
 
+    def preempted(self, victims: int) -> None:
+        """A decision made room for a pod; `victims` were told to leave for it."""
+        self._preemptions.inc()
+        self._victims.inc(victims)
+
     def attempt(self, outcome: AttemptOutcome, seconds: float | None = None) -> None:
         """Counts one attempt, and its decision's time where a decision was made."""
         self._attempts.labels(outcome).inc()
         if seconds is not None:
             self._decision.observe(seconds)
 
+    def refused(self, reasons: Iterable[str]) -> None:
+        """Counts one attempt that found no place under each of these words of `core.reasons`."""
+        for reason in reasons:
+            self._refusals.labels(self._labels("refusal", reason)).inc()
+
     def bound(self, seconds: float) -> None:
-        """A Pod was bound this long after its creation. The server's clock may be ahead of ours: never below 0."""
+        """A Pod was bound this long after it was first seen waiting."""
         self._bind.observe(max(0.0, seconds))
 
     def api_request(self, verb: str, resource: Resource, code: int, seconds: float) -> None:
-        """The gateway's `observe`: one answer, or code 0 for none."""
+        """The gateway's `observe`: one answer, or code 0 for none. How long a watch stayed open is no measure of speed."""
         known = self._labels
         verb, name = known("verb", verb), known("resource", str(resource))
         self._requests.labels(verb, name, known("code", str(code))).inc()
-        self._request_time.labels(verb, name).observe(seconds)
+        if verb != "watch":
+            self._request_time.labels(verb, name).observe(seconds)
 
-    def watch_event(self, resource: str, kind: str) -> None:
-        """One event of a watch, by resource (`pods`) and type (`ADDED`, `MODIFIED`, `DELETED`, …)."""
-        self._watch_events.labels(self._labels("resource", resource), self._labels("type", kind)).inc()
+    def watch_event(self, resource: str, kind: str, number: int = 1) -> None:
+        """Events of a watch, by resource (`pods`) and type; an object that a list brought has type `LISTED`."""
+        self._watch_events.labels(self._labels("resource", resource), self._labels("type", kind)).inc(number)
 
     def event_loop_lag(self, seconds: float) -> None:
         """One sample of how late a timer was."""

@@ -15,29 +15,35 @@ import structlog
 
 from sharepod_operator.cache.cache import Verdict
 from sharepod_operator.core.model import Placed, Unschedulable
-from sharepod_operator.core.placement import decide
+from sharepod_operator.core.placement import decide, place_on
 from sharepod_operator.core.ports import next_port
 from sharepod_operator.core.queue import Change, Hint, Queue
 from sharepod_operator.core.reasons import NodeReason, message
+from sharepod_operator.core.volumes import with_volumes
 from sharepod_operator.observability.metrics import AttemptOutcome
 from sharepod_operator.scheduler.executor import Bound, Executor, Lost, Refused
+from sharepod_operator.scheduler.preempting import WAITING, Preempting
+from sharepod_operator.scheduler.reporter import Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from sharepod_operator.cache.cache import Cache
-    from sharepod_operator.core.model import Allocation, Assigned
+    from sharepod_operator.core.model import Allocation, Assigned, Decision, Shape
     from sharepod_operator.core.score import Policy
     from sharepod_operator.kube.api import Api
+    from sharepod_operator.kube.recorder import Recorder
     from sharepod_operator.manifest.records import NodeRecord, PodRecord, SharePodRecord
     from sharepod_operator.scheduler.executor import BindOutcome
-    from sharepod_operator.scheduler.reporter import Reporter
     from sharepod_operator.scheduler.telling import Telling
 
 log = structlog.get_logger(__name__)
 
 HEADS_PER_TURN = 16
 """Decisions made before the event loop gets a turn; more would delay the watch, fewer would cost throughput."""
+
+STUCK_INTERVAL = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +65,28 @@ class Scheduler:
     `beat` is called each time the loop goes round, at least once a second.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the one place where the scheduler's parts meet
         self,
         cache: Cache,
         api: Api,
-        reporter: Reporter,
+        recorder: Recorder,
         telling: Telling,
         options: SchedulerOptions,
         *,
+        now: Callable[[], datetime],
         may_plan: Callable[[], bool],
         beat: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
         self._cache = cache
-        self._reporter = reporter
+        self._reporter = Reporter(cache, api, recorder, now=now)
         self._telling = telling
         self._options = options
         self._may_plan = may_plan
         self._beat = beat
         self._clock = clock
         self._executor = Executor(cache, api, self._bind_done, in_flight=options.binds_in_flight)
+        self._preempting = Preempting(cache, api, recorder, telling, options.policy, self._try_again, now=now)
         self._group: asyncio.TaskGroup | None = None
         self._work = asyncio.Event()
         self._hints: set[Hint] = set()
@@ -91,6 +99,7 @@ class Scheduler:
         """Decide whatever there is to decide, for ever."""
         async with asyncio.TaskGroup() as self._group:
             self._group.create_task(self._reporter.run(), name="reporter")
+            self._group.create_task(self._look_for_stuck(), name="stuck victims")
             while True:
                 self._beat()
                 await self._wait_for_work()
@@ -110,7 +119,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Nothing waits for its decision and no Binding is in flight."""
-        return self._executor.idle and not self.queue.ready and not self._hints
+        return self._executor.idle and self._preempting.idle and not self.queue.ready and not self._hints
 
     # The cycle
 
@@ -136,7 +145,8 @@ class Scheduler:
             self._wait_for_edit(record, record.invalid)
             return True
         # 4. The decision, from the live Snapshot.
-        decision = decide(self._cache.snapshot, pod.shape, self._options.policy)
+        shape = with_volumes(pod, self._cache.volumes) if pod.claims else pod.shape
+        decision = self._decide(record, shape)
         outcome = AttemptOutcome.PLACED if isinstance(decision, Placed) else AttemptOutcome.UNSCHEDULABLE
         self._telling.attempted(outcome, self._clock() - now)
         # 5. Assume, and carry it out elsewhere; or wait for room.
@@ -144,8 +154,23 @@ class Scheduler:
             case Placed():
                 self._assume(record, decision)
             case Unschedulable():
-                self._refuse(record, decision, now)
+                self._refuse(record, shape, decision, now)
         return True
+
+    def _decide(self, record: PodRecord, shape: Shape | Unschedulable) -> Decision:
+        """Where the pod goes, with its volumes; a claim that isn't ready spares the nodes the question.
+
+        The room promised to it is taken first; else, as with kube-scheduler, the node that somebody nominated for it,
+        whatever the score.
+        """
+        if isinstance(shape, Unschedulable):
+            return shape
+        snapshot, policy, nominated = self._cache.snapshot, self._options.policy, record.nominated
+        with self._cache.nominations_of(record.pod.priority, record.uid):
+            there = self._preempting.place(record, shape)
+            if there is None and nominated:
+                there = place_on(snapshot, shape, policy, (nominated,))
+            return there or decide(snapshot, shape, policy)
 
     def _assume(self, record: PodRecord, placed: Placed) -> None:
         assert self._group is not None
@@ -158,18 +183,30 @@ class Scheduler:
     def _completed(self, node: str, allocation: Allocation) -> Allocation:
         """The ledger entry: with the next free port of the node, round robin, and the size of each card as it is now."""
         snapshot = self._cache.snapshot
-        drawn = next_port(snapshot.used_ports(node), self._cursors.get(node, 0), snapshot.ports)
+        drawn = next_port(snapshot.taken_ports(node), self._cursors.get(node, 0), snapshot.ports)
         assert drawn is not None, f"node {node} passed its filters without a free port"
         port, self._cursors[node] = drawn
         cards = snapshot.nodes[node].devices
         charges = tuple(replace(charge, card_memory=cards[charge.uuid].device.memory) for charge in allocation.charges)
         return replace(allocation, port=port, charges=charges)
 
-    def _refuse(self, record: PodRecord, refused: Unschedulable, now: float) -> None:
+    def _refuse(self, record: PodRecord, shape: Shape | Unschedulable, refused: Unschedulable, now: float) -> None:
+        """Nothing takes it: perhaps somebody less important can leave for it. If not, it waits and says why."""
+        assert self._group is not None
         self.queue.refuse(record.pod, refused, now)
+        self._telling.refused(refused)
         text = message(refused, gpu=record.pod.shape.gpu is not None)
-        self._cache.judge(record.uid, Verdict(_word(refused), text))
-        self._reporter.report(record.uid)
+        verdict = None
+        if not isinstance(shape, Unschedulable) and not refused.unsatisfiable:
+            verdict = self._preempting.refused(self._group, record, shape, text)
+        word = _word(refused)
+        if verdict is None:
+            verdict = Verdict(word, text)
+        elif verdict.reason == "Unschedulable":
+            verdict = replace(verdict, reason=word)
+        self._cache.judge(record.uid, verdict)
+        if verdict.reason != WAITING:  # the nomination's own patch says that one
+            self._reporter.report(record.uid)
 
     def _wait_for_edit(self, record: PodRecord, sentence: str) -> None:
         """Nothing but a change of the pod itself can help; that comes as a new pod to the queue."""
@@ -196,7 +233,23 @@ class Scheduler:
                     self.queue.requeue(current.pod, now)
         if not isinstance(outcome, Bound):
             self._hint(Change.FREED, assigned)
+            self._unclaim(record)
         self._work.set()
+
+    def _try_again(self, record: PodRecord) -> None:
+        """Something that was to make room failed: the pod is looked at again after its back-off."""
+        current = self._cache.pods.get(record.uid)
+        if current is not None and self._is_head(current) and record.uid not in self._cache.assumptions:
+            self.queue.requeue(current.pod, self._clock())
+            self._work.set()
+
+    async def _look_for_stuck(self) -> None:
+        """Whoever waits for a pod that doesn't end looks elsewhere."""
+        while True:
+            await asyncio.sleep(STUCK_INTERVAL)
+            for stuck in self._preempting.stuck():
+                self._telling.stuck(stuck)
+                self._free(stuck.node, stuck.allocation)
 
     # What changes bring
 
@@ -215,6 +268,9 @@ class Scheduler:
                 self._seen.pop(record.uid, None)
         if old is not None and old.node and not old.finished and (new is None or new.finished):
             self._free(old.node, old.allocation)
+            self._unclaim(old)
+        elif old is not None and old.nominated and (new is None or new.nominated != old.nominated):
+            self._free(old.nominated, None)
         if new is not None and new.node and (old is None or not old.node) and _joinable(new.allocation):
             self._note(Hint(Change.TAGGED, new.node, new.allocation.uuids if new.allocation else ()))
 
@@ -228,6 +284,11 @@ class Scheduler:
 
     def verdict_changed(self, pod: PodRecord) -> None:
         """Verdicts are ours."""
+
+    def claim_changed(self, key: str) -> None:
+        """A claim that is ready now, or different, may let the pods go on that wait with it."""
+        if any(uid in self.queue for uid in self._cache.volumes.users(key)):
+            self._note(Hint(Change.CLAIM, claim=key))
 
     def _is_head(self, record: PodRecord) -> bool:
         """Whether the pod waits for us: it names us, isn't gated, and has no node yet."""
@@ -243,6 +304,11 @@ class Scheduler:
 
     def _free(self, node: str, allocation: Allocation | None) -> None:
         self._note(Hint(Change.FREED, node, allocation.uuids if allocation else ()))
+
+    def _unclaim(self, record: PodRecord) -> None:
+        """What a pod used alone is free for the next one."""
+        for use in record.pod.claims:
+            self.claim_changed(use.key)
 
     def _note(self, hint: Hint) -> None:
         self._hints.add(hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import structlog
@@ -11,7 +12,7 @@ from sharepod_operator.kube.recorder import EventType
 from sharepod_operator.scheduler.reporter import pod_reference
 
 if TYPE_CHECKING:
-    from sharepod_operator.core.model import Assigned
+    from sharepod_operator.core.model import Assigned, Unschedulable
     from sharepod_operator.kube.recorder import Recorder
     from sharepod_operator.manifest.records import PodRecord
     from sharepod_operator.observability.metrics import AttemptOutcome, Metrics
@@ -30,6 +31,11 @@ class Telling:
         """One decision was made, or failed before it was one."""
         self._metrics.attempt(outcome, seconds)
 
+    def refused(self, refused: Unschedulable) -> None:
+        """A pod found no place: each reason counts once, however many nodes and GPUs gave it."""
+        reason = attrgetter("reason")
+        self._metrics.refused({*map(reason, refused.nodes.values()), *map(reason, refused.devices.values())})
+
     def bound(self, record: PodRecord, assigned: Assigned, seconds: float) -> None:
         """The pod is bound: once in the log, once as an event named after the pod, so that no restart doubles it."""
         self._metrics.bound(seconds)
@@ -43,6 +49,18 @@ class Telling:
         """The API server refused the Binding for a reason that the user should see."""
         self._recorder.emit(pod_reference(record), EventType.WARNING, "FailedScheduling", message, action="Binding")
 
+    def preempting(self, record: PodRecord, text: str, victims: int) -> None:
+        """Pods are made to leave for this one."""
+        self._metrics.preempted(victims)
+        log.info("Preempting", message=f"{record.key}: {text}", pod=record.key, victims=victims)
+        self._recorder.emit(pod_reference(record), EventType.NORMAL, "WaitingForVictims", text, action="Preempting")
+
+    def stuck(self, record: PodRecord) -> None:
+        """A pod does not end: what it holds is neither free nor promised until it does."""
+        text = f"{record.key} on node {record.node} should have ended minutes ago: nobody waits for its room any more"
+        log.warning("VictimStuck", message=text, pod=record.key, node=record.node)
+        self._recorder.emit(pod_reference(record), EventType.WARNING, "VictimStuck", text, action="Preempting")
+
 
 def placement_text(record: PodRecord, assigned: Assigned) -> str:
     """`Assigned ml/bert to GPU-604ac76c on node gpu-a (request 0.500, memory 10Gi, port 50051)`."""
@@ -50,5 +68,6 @@ def placement_text(record: PodRecord, assigned: Assigned) -> str:
     if allocation is None:
         return f"Assigned {record.key} to node {assigned.node}"
     first = allocation.charges[0]
-    amounts = f"request {format_milli(first.milli)}, memory {format_bytes(first.memory)}, port {allocation.port}"
+    memory = ", ".join(dict.fromkeys(format_bytes(charge.memory) for charge in allocation.charges))
+    amounts = f"request {format_milli(first.milli)}, memory {memory}, port {allocation.port}"
     return f"Assigned {record.key} to {', '.join(allocation.uuids)} on node {assigned.node} ({amounts})"

@@ -55,12 +55,16 @@ def brief(result: Json) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 def test_published_cases(case: Json) -> None:
-    """Every case gives its right answer through the command, in JSON, and the exit code that belongs to it."""
-    run = simulate(case["input"], "--format", "json")
+    """Every case gives its right answer through the command, in JSON, and the exit code that belongs to it.
+
+    None of them leaves room for preemption to change anything, so that they hold with and without it.
+    """
     expected = case["expect"]["results"]
-    assert [brief(result) for result in expected] == [brief(result) for result in run.results]
-    assert (0 if all(result["outcome"] == "placed" for result in expected) else 1) == run.code
-    assert "" == run.err
+    for options in ([], ["--no-preemption"]):
+        run = simulate(case["input"], "--format", "json", *options)
+        assert [brief(result) for result in expected] == [brief(result) for result in run.results]
+        assert (0 if all(result["outcome"] == "placed" for result in expected) else 1) == run.code
+        assert "" == run.err
 
 
 def test_yaml_gives_the_same_as_json() -> None:
@@ -237,6 +241,58 @@ def test_cluster_dump_places_what_is_missing_beside_what_is_there() -> None:
         line.split("1 ", 1)[1] for line in run.err.splitlines()
     ]
     assert 0 == run.code
+
+
+def test_volumes_of_the_file_count() -> None:
+    """A bound volume says where its pods can go; a claim that isn't ready, or is taken, is told."""
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu-b"]}]}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "pv"},
+        "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}},
+    }
+    claims = [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": "ml"},
+            "spec": {"volumeName": "pv", "accessModes": [mode]},
+            "status": {"phase": phase},
+        }
+        for name, mode, phase in (
+            ("shared", "ReadWriteMany", "Bound"),
+            ("single", "ReadWriteOncePod", "Bound"),
+            ("unbound", "ReadWriteOnce", "Pending"),
+        )
+    ]
+    pods = [
+        pod_object(
+            name,
+            schedulerName="sharepod-scheduler",
+            volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": data}}],
+        )
+        for name, data in (("p", "shared"), ("q", "single"), ("r", "single"), ("s", "unbound"), ("t", "none"))
+    ]
+    run = simulate(
+        {"apiVersion": "v1", "kind": "List", "items": [*cluster(), *pods, *claims, volume]}, "--format", "json"
+    )
+    assert [
+        ("placed", "gpu-b", ""),
+        ("placed", "gpu-b", ""),
+        ("unschedulable", None, "PersistentVolumeClaim ml/single is ReadWriteOncePod and in use by pod ml/q"),
+        ("unschedulable", None, "PersistentVolumeClaim ml/unbound is not bound to a PersistentVolume yet"),
+        ("unschedulable", None, "PersistentVolumeClaim ml/none does not exist"),
+    ] == [(result["outcome"], result["node"], result.get("message", "")) for result in run.results]
+
+
+def test_the_plain_form_has_no_volumes() -> None:
+    """A claim there can't be judged, so it is told rather than passed over."""
+    run = simulate(
+        scenario(pod(volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}])), "--format", "json"
+    )
+    assert ["invalid"] == [result["outcome"] for result in run.results]
+    assert "Kubernetes manifests" in run.results[0]["message"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from sharepod_operator.localcluster.binaries import Binaries, find_or_build
 from sharepod_operator.localcluster.errors import ApiError
 from sharepod_operator.localcluster.programs import CONTROL_PLANE, Program
 from sharepod_operator.localcluster.state import ClusterOptions, StateFolder, User
+from tests.support.rights import refused
 
 if TYPE_CHECKING:
     from sharepod_operator.localcluster.cluster import Cluster
@@ -56,9 +57,12 @@ def cluster(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = StateFolder(tmp_path_factory.mktemp("cluster") / "state")
     started = lifecycle.up(folder, binaries, ClusterOptions(audit=True, users=(ALICE, BOB), tethered=True))
     started.apply_crds()
+    started.apply_policies()
     yield started
+    missing = refused(started.audit_log)
     started.client.close()
     lifecycle.down(folder)
+    assert {} == missing, "the operator has asked for what its role in manifests/ does not allow"
 
 
 @pytest.fixture

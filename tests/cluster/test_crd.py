@@ -219,7 +219,9 @@ def test_status_takes_everything_that_the_operator_reports(cluster: Cluster, kub
     assert ((), "bert") == (read_sharepod(live).invalid, read_sharepod(live).name)
 
 
-@pytest.mark.parametrize("example", ["fraction", "kubeshare", "pinned-gpu", "several-gpus", "tags"])
+@pytest.mark.parametrize(
+    "example", ["batch", "fraction", "kubeshare", "pinned-gpu", "preemption", "several-gpus", "tags"]
+)
 def test_examples_are_accepted(kubectl: Kubectl, example: str) -> None:
     """What a newcomer applies first."""
     code, printed = kubectl("apply", "--dry-run=server", "-f", str(EXAMPLES / f"{example}.yaml"))

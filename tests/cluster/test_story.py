@@ -13,8 +13,8 @@ from sharepod_operator.localcluster.programs import Program
 from sharepod_operator.manifest.render import replica_name
 from tests.support import invariants
 from tests.support.gpu_nodes import NODES, A, B, C
-from tests.support.operator_process import OperatorProcess
-from tests.support.rights import operator_kubeconfig
+from tests.support.operator_process import Command, OperatorProcess
+from tests.support.rights import NAMESPACE, operator_kubeconfig
 from tests.support.workbench import Workbench, gpu, sharepod
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """One operator with the rights of its service account and nothing more, and eight GPUs."""
     cluster.add_nodes(NODES)
     folder = tmp_path_factory.mktemp("story")
-    with OperatorProcess(operator_kubeconfig(cluster), folder, lease_namespace="sharepod-system") as running:
+    lease = {"lease_namespace": NAMESPACE, "lease_name": "story"}
+    with OperatorProcess(operator_kubeconfig(cluster), folder, command=Command.PRODUCTION, **lease) as running:
         running.wait_leading()
         yield running
         assert running.stop() == 0, running.tail()
@@ -316,12 +317,16 @@ def test_kubectl_refuses_with_a_sentence(bench: Workbench, field: str, value: An
 
 
 def test_an_invalid_annotation_is_told_and_mended(bench: Workbench) -> None:
-    """No pod, a condition and an event that name annotation, value and rule; after an edit it runs."""
-    annotations = {"kubeshare/gpu_request": "50%", "kubeshare/gpu_limit": "1.0", "kubeshare/gpu_mem": "0"}
+    """No pod, a condition and an event that name annotation, value and rule; after an edit it runs.
+
+    The admission policy compares binary numbers and lets this one through; the operator reads it exactly.
+    """
+    written = "1.00000000000000000001"
+    annotations = {"kubeshare/gpu_request": written, "kubeshare/gpu_limit": "1.0", "kubeshare/gpu_mem": "0"}
     bench.create(sharepod("bad", annotations=annotations))
     accepted = bench.waits("bad", "Accepted", "InvalidGPURequest")
     assert "False" == accepted["status"]
-    assert 'annotation kubeshare/gpu_request: "50%"' in accepted["message"]
+    assert f'annotation kubeshare/gpu_request: "{written}"' in accepted["message"]
     (event,) = bench.until("the event", lambda: bench.events("ErrValueError"))
     assert ("Warning", accepted["message"]) == (event["type"], event["note"])
     assert [] == bench.pods()
@@ -387,9 +392,12 @@ def test_a_pod_without_room_says_why_in_counts_and_is_placed_later(bench: Workbe
     """Pod, SharePod and event tell the same; room that is given back is used at once."""
     bench.create(sharepod("full", gpu(1.0), replicas=8))
     bench.running("full", 8)
-    bench.create(sharepod("late", gpu(0.5, "30Gi")))
+    bench.create(sharepod("late", gpu(0.5, "10Gi")))
     scheduled = bench.waits("late", "Scheduled", "Unschedulable")
-    why = "0/8 GPUs on 4 nodes are available: 8 GPU(s) Insufficient gpu, 1 node(s) had no GPUs."
+    why = (
+        "0/8 GPUs on 4 nodes are available: 8 GPU(s) Insufficient gpu, 1 node(s) had no GPUs. "
+        "preemption: 0/8 GPUs can be freed: 8 No preemption victims found for incoming pod."
+    )
     assert ("False", why) == (scheduled["status"], scheduled["message"])
     pod = bench.pod("late")
     (told,) = [each for each in pod["status"]["conditions"] if each["type"] == "PodScheduled"]

@@ -130,6 +130,22 @@ def test_other_resources() -> None:
     assert ("a", ("a0",)) == placed(snapshot, shape(100, resources=Resources(extended=(("example.com/fpga", 0),))))
 
 
+def test_every_volume_must_reach_the_node() -> None:
+    """The terms of one volume are alternatives; the volumes of a pod are not."""
+    east = SelectorTerm((Requirement("zone", "In", ("east",)),))
+    here = SelectorTerm(fields=(Requirement("metadata.name", "In", ("a",)),))
+    a, b = replace(node("a"), labels=(("zone", "west"),)), replace(node("b"), labels=(("zone", "east"),))
+    snapshot = Snapshot([a, b])
+
+    def refused(*groups: tuple[SelectorTerm, ...]) -> dict[str, str]:
+        return reasons(snapshot, shape(constraints=Constraints(volume_affinity=groups)))
+
+    assert {"a": "VolumeNodeAffinity", "b": "VolumeNodeAffinity"} == refused((east,), (here,))
+    assert {"a": "VolumeNodeAffinity", "b": "VolumeNodeAffinity"} == refused(())
+    for groups, expected in (((east,),), "b"), (((here,),), "a"), (((here, east), (here,)), "a"):
+        assert (expected, ()) == placed(snapshot, shape(constraints=Constraints(volume_affinity=groups)), expected)
+
+
 def test_the_port_pool_is_a_limit_for_gpu_pods_only() -> None:
     """Every GPU pod gets a port; where none is left the node is full for them."""
     snapshot = Snapshot([node("a", gpu("a0"))], ports=PortRange(50051, 2))
@@ -166,16 +182,21 @@ def test_the_further_reasons_come_last_and_in_order() -> None:
         500,
         cpu=0,
         resources=Resources(ephemeral_storage=1, extended=(("example.com/nic", 1),)),
-        constraints=Constraints(host_ports=(HostPort(80),), unsupported=("podAffinity",)),
+        constraints=Constraints(
+            host_ports=(HostPort(80),),
+            volume_affinity=((SelectorTerm((Requirement("disk", "Exists"),)),),),
+            unsupported=("podAffinity",),
+        ),
     )
     plenty = Resources(1000, 2**40, 1, (("example.com/nic", 1),))
     base = node("", gpu("x"))
 
     def named(name: str, allocatable: Resources, *, foreign: bool = False, gpus: bool = True) -> Snapshot:
-        kept = replace(base, name=name, allocatable=allocatable, foreign_gpu_users=foreign)
+        labels = () if name in {"d", "v"} else (("disk", ""),)
+        kept = replace(base, name=name, labels=labels, allocatable=allocatable, foreign_gpu_users=foreign)
         snapshot = Snapshot([kept if gpus else replace(kept, devices=())], ports=PortRange(50051, 1))
         snapshot.add(Assigned("h", name, host_ports=(HostPort(80),) if name in {"c", "d"} else ()))
-        if name in {"d", "e"}:
+        if name in {"d", "e", "v"}:
             snapshot.add(Assigned("p", name, allocation=Allocation((Charge("x", 0, 0),), 50051)))
         return snapshot
 
@@ -183,6 +204,7 @@ def test_the_further_reasons_come_last_and_in_order() -> None:
     assert {"b": "InsufficientEphemeralStorage"} == reasons(named("b", Resources()), everything)
     assert {"c": "InsufficientResource"} == reasons(named("c", replace(plenty, extended=())), everything)
     assert {"d": "HostPortConflict"} == reasons(named("d", plenty), everything)
+    assert {"v": "VolumeNodeAffinity"} == reasons(named("v", plenty), everything)
     assert {"e": "PortPoolExhausted"} == reasons(named("e", plenty, foreign=True), everything)
     assert {"f": "ForeignGPUUsers"} == reasons(named("f", plenty, foreign=True), everything)
     assert {"g": "UnsupportedConstraint"} == reasons(named("g", plenty), everything)

@@ -56,6 +56,19 @@ def test_nodes_with_too_few_gpus_say_how_many_fit() -> None:
     assert expected == message(decision, gpu=True)
 
 
+def test_what_blocks_a_pod_is_the_whole_message() -> None:
+    """No node was asked, so none is counted."""
+    decision = Unschedulable(blocked="PersistentVolumeClaim ml/data does not exist", total_nodes=3)
+    assert "PersistentVolumeClaim ml/data does not exist" == message(decision, gpu=True)
+
+
+def test_volumes_elsewhere_read_as_from_kube_scheduler() -> None:
+    """Nodes where the pod's PersistentVolumes can't be used are counted in its words."""
+    decision = Unschedulable(nodes=_refusals(NodeReason.VOLUME_NODE_AFFINITY), total_nodes=1, total_devices=2)
+    expected = "0/2 GPUs on 1 nodes are available: 1 node(s) didn't match PersistentVolume's node affinity."
+    assert expected == message(decision, gpu=True)
+
+
 def test_an_empty_cluster_says_so() -> None:
     """As kube-scheduler does."""
     expected = "0/0 nodes are available: no nodes available to schedule pods."

@@ -24,7 +24,9 @@ from sharepod_operator.core.model import (
     HostPort,
     Node,
     Placed,
+    Requirement,
     Resources,
+    SelectorTerm,
     Shape,
     Taint,
     Toleration,
@@ -46,6 +48,7 @@ NAMES = ["a", "b", "c"]
 UUIDS = [f"{name}{index}" for name in NAMES for index in range(3)]
 MILLI = st.sampled_from([0, 1, 250, 300, 500, 700, 1000])
 MEMORY = st.sampled_from([0, 1, 8, 10, 16])
+PERCENT = st.sampled_from([0, 0, 0, 1, 33, 50, 100])
 RESOURCES = st.builds(
     Resources,
     cpu_milli=st.sampled_from([0, 1, 500, 1000, 3000]),
@@ -54,12 +57,15 @@ RESOURCES = st.builds(
     extended=st.sampled_from([(), (), (("example.com/nic", 1),)]),
 )
 PORT_SETS = st.sampled_from([(), (), (), (HostPort(80),), (HostPort(80, ip="10.0.0.1"),), (HostPort(80, "UDP"),)])
+IN_EAST = SelectorTerm((Requirement("zone", "In", ("east",)),))
+ON_B = SelectorTerm(fields=(Requirement("metadata.name", "In", ("b",)),))
 CONSTRAINTS = st.builds(
     Constraints,
     node_name=st.sampled_from(["", "", "", "", "a", "b", "z"]),
     node_selector=st.sampled_from([(), (), (("zone", "east"),)]),
     tolerations=st.sampled_from([(), (), (Toleration("k", "Exists"),)]),
     host_ports=PORT_SETS,
+    volume_affinity=st.sampled_from([(), (), ((IN_EAST,),), ((IN_EAST, ON_B),), ((IN_EAST,), (ON_B,))]),
     unsupported=st.sampled_from([(), (), (), (), ("podAffinity",)]),
 )
 
@@ -73,24 +79,29 @@ def gpu_requests(draw: DrawFn) -> GPURequest:
     """Requests that a user could make; one that names a GPU or a virtual one asks for one GPU."""
     milli = draw(MILLI)
     gpu_id = draw(GPU_IDS)
+    percent = draw(PERCENT)
     return GPURequest(
         milli,
         max(milli, 1),
-        draw(MEMORY),
+        0 if percent else draw(MEMORY),
         1 if gpu_id else draw(st.sampled_from([1, 1, 1, 2, 3])),
         draw(TAGS),
         draw(TAGS),
         draw(TAGS),
         draw(PINS),
         gpu_id,
+        percent,
     )
 
 
 SHAPES = st.builds(Shape, RESOURCES, CONSTRAINTS, st.one_of(st.none(), gpu_requests(), gpu_requests(), gpu_requests()))
 PLAIN_SHAPES = st.builds(
-    lambda milli, memory, count: Shape(gpu=GPURequest(milli, max(milli, 1), memory, count)),
+    lambda milli, memory, percent, count: Shape(
+        gpu=GPURequest(milli, max(milli, 1), 0 if percent else memory, count, memory_percent=percent)
+    ),
     MILLI,
     MEMORY,
+    PERCENT,
     st.sampled_from([1, 1, 2]),
 )
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharepod_operator.core.model import GPURequest, Pod, Refusal, Shape, Unschedulable
+from sharepod_operator.core.model import ClaimUse, GPURequest, Pod, Refusal, Shape, Unschedulable
 from sharepod_operator.core.queue import Change, Hint, Queue, can_help
 from sharepod_operator.core.reasons import DeviceReason, NodeReason
 
@@ -29,8 +29,8 @@ def drain(queue: Queue, now: float) -> list[str]:
     return taken
 
 
-def test_heads_come_by_priority_then_age_then_uid() -> None:
-    """The most important pod is decided first; among equals the oldest, then the smaller uid."""
+def test_heads_come_by_priority_then_age_then_arrival() -> None:
+    """The most important pod is decided first; among equals the oldest, then the one that was seen first."""
     queue = Queue()
     for waiting in (
         pod("late", created="2026-01-02T00:00:00Z"),
@@ -41,7 +41,7 @@ def test_heads_come_by_priority_then_age_then_uid() -> None:
     ):
         queue.add(waiting)
 
-    assert ["high", "a", "b", "late", "low"] == drain(queue, 0.0)
+    assert ["high", "b", "a", "late", "low"] == drain(queue, 0.0)
 
 
 def test_a_refused_pod_waits_for_help_and_its_back_off_doubles() -> None:
@@ -95,6 +95,34 @@ def test_a_tag_helps_who_wanted_to_join_it() -> None:
     refused = Unschedulable(devices={"GPU-a0": Refusal(DeviceReason.AFFINITY_MISMATCH)})
 
     assert can_help(Hint(Change.TAGGED, "a", ("GPU-a0",)), refused)
+
+
+def test_a_claim_wakes_those_who_use_it() -> None:
+    """A pod that waits for its claim is helped by that claim alone: neither by another one nor by room or nodes."""
+    blocked = Unschedulable(blocked="PersistentVolumeClaim default/data does not exist")
+    mine = ["default/data"]
+
+    assert can_help(Hint(Change.CLAIM, claim="default/data"), blocked, mine)
+    assert can_help(Hint(Change.CLAIM, claim="default/data"), FULL, mine)
+    for hint in (
+        Hint(Change.CLAIM, claim="default/other"),
+        Hint(Change.NODE, "a"),
+        Hint(Change.FREED, "a", ("GPU-a0",)),
+    ):
+        assert not can_help(hint, blocked, mine)
+
+
+def test_of_equal_refusals_a_claim_wakes_the_right_pod() -> None:
+    """Pods of one shape share their refusal, and yet only the user of the claim is looked at again."""
+    queue = Queue()
+    users = [replace(pod(name), claims=(ClaimUse(f"default/{name}"),)) for name in ("a", "b")]
+    for user in users:
+        queue.add(user)
+        queue.pop(0.0)
+        queue.refuse(user, FULL, 0.0)
+    queue.wake([Hint(Change.CLAIM, claim="default/b")], 5.0)
+
+    assert ["b"] == drain(queue, 5.0)
 
 
 def test_what_could_never_fit_waits_for_nodes_only() -> None:

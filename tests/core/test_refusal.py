@@ -32,8 +32,10 @@ A, B = node("gpu-a", gpu("a0"), gpu("a1", 16 * GI)), node("gpu-b", gpu("b0", 24 
          "ephemeral-storage 1Gi is more than any node has (most 0, node cpu-c)"),
         (shape(500, constraints=Constraints(unsupported=("podAffinity", "topologySpreadConstraints"))),
          "this scheduler does not implement podAffinity, topologySpreadConstraints, which the pod asks for"),
-        (shape(500, constraints=Constraints(node_name="elsewhere")), ""),
-        (shape(500, device_ids=("elsewhere",)), ""),
+        (shape(500, constraints=Constraints(node_name="elsewhere")),
+         "there is no node elsewhere, which the pod asks for by name"),
+        (shape(500, device_ids=("elsewhere",)),
+         "no node has the GPU elsewhere, which the pod asks for by UUID"),
     ],
 )  # fmt: skip
 def test_what_could_never_fit_says_so(wanted: Shape, expected: str) -> None:

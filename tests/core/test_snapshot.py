@@ -6,6 +6,22 @@ from dataclasses import replace
 
 import pytest
 
+from sharepod_operator.core.model import (
+    Allocation,
+    Assigned,
+    Charge,
+    Constraints,
+    Device,
+    GPURequest,
+    HostPort,
+    Node,
+    Shape,
+)
+from sharepod_operator.core.placement import place
+from sharepod_operator.core.ports import next_port
+from sharepod_operator.core.reasons import NodeReason
+from sharepod_operator.core.refusal import refuse
+from sharepod_operator.core.score import policy
 from sharepod_operator.core.snapshot import Snapshot
 from tests.support.placing import GI, gpu, held, node, placed, reasons, shape
 
@@ -81,16 +97,6 @@ def test_a_gpu_whose_pods_disagree_on_the_exclusion_tag_takes_nobody() -> None:
     assert {"a0": "ExclusionConflict"} == reasons(snapshot, shape(1, exclusion="x"))
 
 
-def test_two_nodes_that_claim_one_uuid_are_kept_apart() -> None:
-    """A pin on it may go to either, and each counts its own pods."""
-    snapshot = Snapshot([node("a", gpu("same")), node("b", gpu("same"))])
-    assert {"a", "b"} == snapshot.owners("same")
-    assert ("a", ("same",)) == placed(snapshot, shape(1000, gpu_id="same"), "p1")
-    assert ("b", ("same",)) == placed(snapshot, shape(1000, gpu_id="same"), "p2")
-    snapshot.remove_node("b")
-    assert {"a"} == snapshot.owners("same")
-
-
 def test_taking_pods_out_and_putting_them_back_restores_everything() -> None:
     """A dry run needs no copy, in whatever order it is undone."""
     snapshot = Snapshot([A])
@@ -148,3 +154,32 @@ def test_the_audit_finds_a_wrong_gpu_and_a_wrong_index() -> None:
     other._open.clear()
     with pytest.raises(AssertionError, match=r"^the index holds "):
         other.validate()
+
+
+def test_a_gpu_that_two_nodes_claim_takes_nobody_until_one_gives_it_up() -> None:
+    """Nobody knows where such a GPU is: two full shares on it would be two promises of one card."""
+    a, b = (Node(name, devices=(Device("GPU-x", 40), Device(f"GPU-{name}", 40))) for name in "ab")
+    snapshot = Snapshot([a, b])
+    pinned = Shape(gpu=GPURequest(1000, 1000, device_ids=("GPU-x",)))
+    assert place(snapshot, pinned, policy("bestFit")) is None
+    snapshot.validate()
+    snapshot.set_node(replace(b, devices=b.devices[1:]))
+    assert {"a"} == snapshot.owners("GPU-x")
+    placed = place(snapshot, pinned, policy("bestFit"))
+    assert placed is not None
+    assert "a" == placed.node
+    snapshot.validate()
+
+
+def test_host_ports_and_pod_manager_ports_are_ports_of_one_machine() -> None:
+    """A port that a pod binds on the node isn't drawn for the GPU daemon, and one of the daemon's isn't given away."""
+    snapshot = Snapshot([Node("a", devices=(Device("GPU-a", 40),))])
+    snapshot.add(Assigned("host", "a", host_ports=(HostPort(50051),)))
+    assert (50052, 2) == next_port(snapshot.taken_ports("a"), 0, snapshot.ports)
+    snapshot.add(Assigned("gpu", "a", allocation=Allocation((Charge("GPU-a", 100, 1),), port=50052)))
+    wants = Shape(constraints=Constraints(host_ports=(HostPort(50052),)))
+    answer = refuse(snapshot, wants)
+    assert NodeReason.HOST_PORT_CONFLICT == answer.nodes["a"].reason
+    snapshot.remove("host")
+    assert snapshot.used_ports("a") == snapshot.taken_ports("a")
+    snapshot.validate()

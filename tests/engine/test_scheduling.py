@@ -57,7 +57,10 @@ async def test_what_does_not_fit_says_why_and_costs_no_write_per_retry() -> None
         server = operator.server
         server.put(SHAREPODS, sharepod("bert", 3, request=1))
         await operator.settle()
-        text = "0/1 GPUs on 1 nodes are available: 1 GPU(s) Insufficient gpu."
+        text = (
+            "0/1 GPUs on 1 nodes are available: 1 GPU(s) Insufficient gpu. "
+            "preemption: 0/1 GPUs can be freed: 1 No preemption victims found for incoming pod."
+        )
 
         waiting = [record for record in records(server) if not record.node]
         assert [text, text] == [record.scheduled_message for record in waiting]

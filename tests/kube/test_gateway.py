@@ -208,8 +208,15 @@ class TestShapes:
             {"metadata": {"resourceVersion": "7"}, "items": [{"n": 2}]},
         ]
         listing = await gateway.list(PODS, limit=1)
-        assert ([{"n": 1}, {"n": 2}], "7") == (listing.items, listing.resource_version)
+        assert ([{"n": 1}, {"n": 2}], "7") == (list(listing.items), listing.resource_version)
         assert ["GET /api/v1/pods?limit=1", "GET /api/v1/pods?limit=1&continue=next"] == scripted.seen
+
+    async def test_pages_leave_out_what_nobody_reads(self, gateway: Gateway, server: tuple[Server, str]) -> None:
+        """ManagedFields are half of what the server sends; an object can be had by its place as well."""
+        entry = {"metadata": {"name": "a", "managedFields": [{"manager": "kubectl"}]}, "spec": {"x": 1}}
+        server[0].script = [{"metadata": {"resourceVersion": "7"}, "items": [entry, {"n": 2}]}]
+        items = (await gateway.list(PODS, limit=2)).items
+        assert ({"metadata": {"name": "a"}, "spec": {"x": 1}}, [{"n": 2}], 2) == (items[0], items[1:], len(items))
 
     async def test_an_expired_page_starts_over_as_a_whole(self, gateway: Gateway, server: tuple[Server, str]) -> None:
         """A continue token lives for minutes only; the answer is still one consistent list."""
@@ -527,3 +534,25 @@ class TestObservation:
             with pytest.raises(errors.UnknownOutcome):
                 await gateway.patch(SHAREPODS, "s", {}, namespace="ml", subresource="status")
         assert [("get", "pods", 200), ("bind", "pods", 409), ("patch", "sharepods.faasshare.tum", 0)] == seen
+
+    async def test_a_write_that_the_gate_stopped_is_not_counted(
+        self, server: tuple[Server, str], tmp_path: Path
+    ) -> None:
+        """It was never sent: counted as a request without an answer it would look like a broken API server."""
+        seen: list[int] = []
+        leading = iter([False, True, False])
+
+        def gate() -> None:
+            if not next(leading):
+                raise errors.NotLeading("standby")
+
+        def observe(_verb: str, _resource: Resource, code: int, _seconds: float) -> None:
+            seen.append(code)
+
+        server[0].script = [{}]
+        async with Gateway(await connection(tmp_path, server[1]), observe=observe, write_gate=gate) as gateway:
+            for _ in ("before it asks for a connection", "when it has one"):
+                with pytest.raises(errors.NotLeading):
+                    await gateway.create(PODS, {}, namespace="ml")
+            await gateway.get(PODS, "a", namespace="ml")
+        assert [200] == seen

@@ -49,8 +49,14 @@ class Story:
         self.server = MemoryServer()
         self.api = MemoryApi(self.server)
         self.mirror = Mirror()
+        self.counted: list[tuple[str, int]] = []
         self.reflector = Reflector(
-            self.api, PODS, self.mirror, clock=asyncio.get_running_loop().time, rng=random.Random(1)
+            self.api,
+            PODS,
+            self.mirror,
+            count=lambda kind, number: self.counted.append((kind, number)),
+            clock=asyncio.get_running_loop().time,
+            rng=random.Random(1),
         )
         self.lists = self.watches = 0
         self.pod("a")
@@ -108,6 +114,7 @@ async def test_a_list_and_then_every_change(begin: Begin) -> None:
     story.server.remove(PODS, "a", "ml")
     await asyncio.sleep(1)
     assert ["replace 1 at 1001", "ADDED b", "DELETED a"] == story.mirror.told
+    assert [("LISTED", 1), ("ADDED", 1), ("DELETED", 1)] == story.counted
     assert (1, 1) == (story.lists, story.watches)
 
 

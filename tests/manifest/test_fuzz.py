@@ -21,7 +21,8 @@ from sharepod_operator.manifest.pod import read_pod
 from sharepod_operator.manifest.render import render_pod
 from sharepod_operator.manifest.sharepod import read_sharepod
 from sharepod_operator.manifest.strict import ScenarioError
-from tests.support.objects import node_object, pod_object, sharepod_object
+from sharepod_operator.manifest.volumes import read_claim, read_storage_class, read_volume
+from tests.support.objects import node_object, of_sharepod, pod_object, seeing, sharepod_object
 
 SLOW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -149,14 +150,32 @@ POD = pod_object(
         "conditions": [{"type": "Ready", "status": "True"}],
         "containerStatuses": [{"name": "app", "restartCount": 1, "allocatedResources": {"cpu": "1"}}],
     },
-    metadata={"ownerReferences": [{"controller": True, "kind": "SharePod"}], "deletionTimestamp": "x"},
+    metadata={**of_sharepod(), "deletionTimestamp": "x"},
     priority=5,
+)
+PLAIN_POD = pod_object(
+    annotations={names.KUBESHARE_AFFINITY: "x", names.KUBESHARE_GPU_ID: "GPU-a"},
+    containers=[seeing(resources={"limits": {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "1Gi"}})],
+    status={"nominatedNodeName": "n"},
+    schedulingGates=[{"name": "g"}],
 )
 NODE = node_object(
     annotations={names.GPU_INVENTORY: '{"gpus": [{"uuid": "GPU-a", "memory": 5}]}', names.CORDONED_GPUS: "GPU-a"},
     taints=[{"key": "k", "effect": "NoSchedule"}],
     status={"addresses": [{"type": "InternalIP", "address": "1.2.3.4"}], "capacity": {"nvidia.com/gpu": "1"}},
 )
+CLAIM = {
+    "metadata": {"name": "d", "namespace": "ml", "uid": "c", "resourceVersion": "1", "ownerReferences": []},
+    "spec": {"volumeName": "v", "storageClassName": "s", "accessModes": ["ReadWriteOncePod"]},
+    "status": {"phase": "Bound"},
+}
+VOLUME = {
+    "metadata": {"name": "v", "uid": "v", "labels": {"topology.kubernetes.io/zone": "a__b"}},
+    "spec": {
+        "claimRef": {"namespace": "ml", "name": "d"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [{"key": "k", "values": ["v"]}]}]}},
+    },
+}
 
 
 @SLOW
@@ -174,7 +193,7 @@ def test_sharepod_reader_never_raises_and_what_it_accepts_can_be_rendered(body: 
 
 
 @SLOW
-@given(anything | spoil(POD))
+@given(anything | spoil(POD) | spoil(PLAIN_POD))
 def test_pod_reader_never_raises(body: Any) -> None:
     """Whatever arrives gives a record whose amounts are integers and not negative."""
     record = read_pod(body)
@@ -190,6 +209,14 @@ def test_node_reader_never_raises(body: Any) -> None:
     uuids = [device.uuid for device in record.node.devices]
     assert len(uuids) == len(set(uuids))
     assert [] == [device for device in record.node.devices if device.memory <= 0]
+
+
+@SLOW
+@given(anything | spoil(CLAIM) | spoil(VOLUME))
+def test_volume_readers_never_raise(body: Any) -> None:
+    """Whatever arrives gives records that can be keys."""
+    records = (read_claim(body), read_volume(body), read_storage_class(body))
+    assert 3 == len(dict.fromkeys(records))
 
 
 @SLOW
@@ -227,12 +254,53 @@ SCENARIO = {
             "nodeName": "a",
         },
         {"name": "q", "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}], "affinity": {}},
+        {
+            "name": "r",
+            "priority": 9,
+            "resources": {"koordinator.sh/gpu": "100"},
+            "nominatedNode": "a",
+            "preemptionPolicy": "PreemptLowerPriority",
+        },
+        {
+            "name": "s",
+            "node": "a",
+            "labels": {"app": "s"},
+            "startTime": "2026-01-01T00:00:00Z",
+            "terminating": True,
+            "disruptionTarget": "PreemptionByScheduler",
+            "protected": False,
+        },
     ],
+    "podDisruptionBudgets": [
+        {"name": "b", "matchLabels": {"app": "s"}, "disruptionsAllowed": 1, "disruptedPods": ["h"]},
+    ],
+}
+PRIORITY_CLASS = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "urgent"},
+    "value": 1000,
+    "globalDefault": True,
+    "preemptionPolicy": "Never",
+}
+BUDGET = {
+    "apiVersion": "policy/v1",
+    "kind": "PodDisruptionBudget",
+    "metadata": {"name": "b", "namespace": "ml"},
+    "spec": {"selector": {"matchLabels": {"app": "s"}}},
+    "status": {"disruptionsAllowed": 1, "disruptedPods": {"h": "2026-01-01T00:00:00Z"}},
 }
 
 
 @SLOW
-@given(anything | spoil(SCENARIO) | spoil(SHAREPOD) | spoil(POD) | spoil(NODE))
+@given(
+    anything
+    | spoil(SCENARIO)
+    | spoil(SHAREPOD)
+    | spoil(POD)
+    | spoil(NODE)
+    | spoil({"apiVersion": "v1", "kind": "List", "items": [NODE, BUDGET, PRIORITY_CLASS, POD, SHAREPOD]})
+)
 def test_simulation_of_any_file_ends_in_results_or_one_line(body: Any) -> None:
     """A file is placed, or refused with a sentence on one line; nothing else happens."""
     try:

@@ -27,7 +27,7 @@ from sharepod_operator.manifest.ledger import (
     encode_request,
 )
 from sharepod_operator.manifest.pod import binding_annotations, read_pod
-from tests.support.objects import THREE_AMOUNTS, container, pod_object, sized
+from tests.support.objects import container, of_sharepod, pod_object, sized
 
 Json = dict[str, Any]
 MIB = 1 << 20
@@ -74,7 +74,7 @@ def test_effective_request_is_kubernetes_own(spec: Json, cpu: int, memory: int) 
 
 def test_extended_resources_are_counted_and_koordinator_is_not() -> None:
     """koordinator.sh/* is a way to write a GPU request, not an amount of the node."""
-    limits = {"example.com/fpga": 2, "koordinator.sh/gpu-core": 50, "ephemeral-storage": "1Ki", "nvidia.com/gpu": "1"}
+    limits = {"example.com/fpga": 2, "koordinator.sh/gpu": 50, "ephemeral-storage": "1Ki", "nvidia.com/gpu": "1"}
     record = read_pod(pod_object(containers=[sized(limits=limits)]))
     assert Resources(0, 0, 1024, (("example.com/fpga", 2), ("nvidia.com/gpu", 1))) == record.charged
     assert 1 == record.whole_gpus
@@ -268,25 +268,31 @@ def test_ledger_entries_and_requests_survive_the_way_through_json() -> None:
     """Whatever is written is read back the same, with and without the optional fields."""
     plain = Allocation((Charge("GPU-a", 0, 0),))
     assert [ALLOCATION, plain] == [decode_allocation(encode_allocation(item)) for item in (ALLOCATION, plain)]
-    requests = [GPURequest(0, 1), GPURequest(500, 1000, 7, 2, "a", "b", "c", ("GPU-1", "GPU-2"), "GPU-1")]
+    requests = [
+        GPURequest(0, 1),
+        GPURequest(500, 1000, 7, 2, "a", "b", "c", ("GPU-1", "GPU-2"), "GPU-1"),
+        GPURequest(500, 500, memory_percent=50),
+    ]
     assert requests == [decode_request(encode_request(item)) for item in requests]
 
 
 @pytest.mark.parametrize(
     "written",
-    ["{", "[]", "{}", '{"requestMilli": 500, "limitMilli": 400, "memory": 0, "count": 1}', '{"requestMilli": "1"}'],
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"requestMilli": 500, "limitMilli": 400, "memory": 0, "count": 1}',
+        '{"requestMilli": "1"}',
+        '{"requestMilli": 5, "limitMilli": 5, "memory": 0, "count": 1, "memoryPercent": 101}',
+        '{"requestMilli": 5, "limitMilli": 5, "memory": 1, "count": 1, "memoryPercent": 1}',
+    ],
 )
 def test_bad_request_annotation_makes_the_pod_invalid(written: str) -> None:
     """Such a pod is never placed; the sentence names the annotation."""
-    record = read_pod(pod_object(annotations={names.GPU_REQUEST: written}))
+    record = read_pod(pod_object(annotations={names.GPU_REQUEST: written}, metadata=of_sharepod()))
     assert None is record.pod.shape.gpu
     assert names.GPU_REQUEST in record.invalid
-
-
-def test_plain_pod_with_kubeshare_annotations_is_refused_not_ignored() -> None:
-    """Placed as a pod without GPUs it would start and find none."""
-    record = read_pod(pod_object(annotations=THREE_AMOUNTS))
-    assert "kubeshare/gpu_request" in record.invalid
 
 
 def test_equal_shapes_are_one_object() -> None:

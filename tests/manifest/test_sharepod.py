@@ -19,7 +19,6 @@ UUID = "GPU-604ac76c-d9cf-fef3-62e9-d92044ab6e52"
     ("gpu", "annotations", "expected", "source"),
     [
         (None, {}, None, ""),
-        (None, {"kubeshare/sched_affinity": "red"}, None, ""),
         (None, {"kubeshare/gpu_request": "", "kubeshare/gpu_limit": "", "kubeshare/gpu_mem": ""}, None, ""),
         ({"request": 0.5}, {}, GPURequest(500, 500), "spec"),
         ({"request": 1e-9, "limit": 1}, {}, GPURequest(1, 1000), "spec"),
@@ -122,9 +121,7 @@ HARD_SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotS
         ({"resourceClaims": [{"name": "gpu"}]}, "resourceClaims"),
         ({"containers": [container(resources={"claims": [{"name": "gpu"}]})]}, "resourceClaims"),
         ({"containers": [sized(limits={"nvidia.com/gpu": 1})]}, "nvidia.com/gpu"),
-        ({"initContainers": [sized(limits={"koordinator.sh/gpu-core": 50})]}, "koordinator.sh/gpu-core isn't read"),
-        ({"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]}, "persistentVolumeClaim volume"),
-        ({"volumes": [{"name": "d", "ephemeral": {}}]}, "ephemeral volume"),
+        ({"initContainers": [sized(limits={"koordinator.sh/gpu.shared": 2})]}, "koordinator.sh/gpu.shared isn't read"),
         ({"volumes": [{"name": "d", "gcePersistentDisk": {"pdName": "d"}}]}, "gcePersistentDisk volume"),
         ({"os": {"name": "windows"}}, "os.name windows"),
         ({"tolerations": [{"key": "a", "operator": "Gt", "value": "1"}]}, "tolerations with operator Gt"),
@@ -143,7 +140,7 @@ def test_pod_spec_that_cannot_be_honoured_is_refused_by_name(pod_spec: Json, wor
 
 
 def test_soft_constraints_and_harmless_volumes_are_accepted() -> None:
-    """Preferences are no constraints; volumes without a place of their own hinder nothing."""
+    """Preferences are no constraints; volumes without a place of their own hinder nothing, and claims are judged later."""
     pod_spec = {
         "affinity": {"podAffinity": PREFERRED, "podAntiAffinity": PREFERRED},
         "topologySpreadConstraints": [{**HARD_SPREAD, "whenUnsatisfiable": "ScheduleAnyway"}],
@@ -151,6 +148,8 @@ def test_soft_constraints_and_harmless_volumes_are_accepted() -> None:
             {"name": "a", "emptyDir": {}},
             {"name": "b", "configMap": {"name": "b"}},
             {"name": "c", "hostPath": {}},
+            {"name": "d", "persistentVolumeClaim": {"claimName": "d"}},
+            {"name": "e", "ephemeral": {}},
         ],
         "schedulerName": "sharepod-scheduler",
         "os": {"name": "linux"},
@@ -246,3 +245,20 @@ def test_record_carries_metadata_and_status() -> None:
         record.min_ready_seconds,
     )
     assert ("2026-01-01T00:00:00Z", False, {"replicas": 1}) == (record.created, record.deleting, record.status)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "sentence"),
+    [
+        (
+            {"kubeshare/sched_affinity": "x"},
+            'annotation kubeshare/sched_affinity: "x" says beside whom on a GPU, but no GPU',
+        ),
+        ({"kubeshare/gpu_requests": "0.1"}, "annotation kubeshare/gpu_requests: no request has this key; did you mean"),
+    ],
+)
+def test_annotations_that_make_no_request_are_told(annotations: dict[str, str], sentence: str) -> None:
+    """A tag without amounts, or a misspelt key, would start a pod that finds no GPU."""
+    record = read_sharepod(sharepod_object(annotations=annotations))
+
+    assert record.invalid[0].startswith(sentence)

@@ -30,6 +30,8 @@ class Request:
     name: str
     uid: str
     code: int
+    decision: str
+    """RBAC's: `allow`, `forbid`, or nothing where it wasn't asked."""
 
     @property
     def changes(self) -> bool:
@@ -59,6 +61,8 @@ def _request(entry: dict[str, object]) -> Request:
     target = reference if isinstance(reference, dict) else {}
     status = entry.get("responseStatus")
     user = entry.get("user")
+    annotations = entry.get("annotations")
+    notes = annotations if isinstance(annotations, dict) else {}
     subresource = target.get("subresource", "")
     return Request(
         at=datetime.fromisoformat(str(entry["requestReceivedTimestamp"])),
@@ -69,4 +73,5 @@ def _request(entry: dict[str, object]) -> Request:
         name=str(target.get("name", "")),
         uid=str(target.get("uid", "")),
         code=int(status.get("code", 0)) if isinstance(status, dict) else 0,
+        decision=str(notes.get("authorization.k8s.io/decision", "")),
     )

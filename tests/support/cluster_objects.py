@@ -34,8 +34,13 @@ def node(name: str, gpus: int) -> Json:
     }
 
 
-def sharepod(name: str, replicas: int, **gpu: Any) -> Json:
+def priority_class(name: str, value: int) -> Json:
+    return {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+
+
+def sharepod(name: str, replicas: int, *, priority: str = "", **gpu: Any) -> Json:
     """A SharePod of so many replicas, half a GPU each unless said otherwise."""
+    more = {"priorityClassName": priority} if priority else {}
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -43,6 +48,6 @@ def sharepod(name: str, replicas: int, **gpu: Any) -> Json:
         "spec": {
             "replicas": replicas,
             "gpu": {"request": 0.5, "memory": "10Gi", **gpu},
-            "podSpec": {"containers": [{"name": "main", "image": "busybox"}]},
+            "podSpec": {"containers": [{"name": "main", "image": "busybox"}], **more},
         },
     }

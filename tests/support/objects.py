@@ -71,6 +71,19 @@ def pod_object(
     }
 
 
+def of_sharepod() -> Json:
+    """Metadata of a pod that the controller has made."""
+    owner = {"apiVersion": "faasshare.tum/v1", "kind": "SharePod", "name": "bert", "uid": "uid-1", "controller": True}
+    return {"ownerReferences": [owner]}
+
+
+def seeing(**fields: Any) -> Json:
+    """A container that reads its GPUs, as the admission policy makes it."""
+    path = "metadata.annotations['faasshare.tum/gpu-uuids']"
+    env = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    return container(**{"env": [env], **fields})
+
+
 def node_object(
     name: str = "gpu-a", *, annotations: Json | None = None, status: Json | None = None, **spec: Any
 ) -> Json:

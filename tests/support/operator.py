@@ -1,4 +1,4 @@
-"""The whole engine on an API server in memory, with Kopf's two watches stood in for; for tests on virtual time."""
+"""The whole engine on an API server in memory, with Kopf's watches stood in for; for tests on virtual time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from sharepod_operator.engine import CACHES, Engine
-from sharepod_operator.kube.api import NODES, SHAREPODS
+from sharepod_operator.engine import CACHES, WATCHED_THROUGH_KOPF, Engine
 from sharepod_operator.kube.errors import ApiError
 from sharepod_operator.observability.health import Health
 from sharepod_operator.observability.metrics import Metrics
@@ -83,7 +82,7 @@ class MemoryOperator:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.engine.run())
-                for resource in (NODES, SHAREPODS):
+                for resource in WATCHED_THROUGH_KOPF:
                     group.create_task(self._as_kopf(resource))
         except* Crash:
             self.crashed = True

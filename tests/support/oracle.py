@@ -68,7 +68,16 @@ class Oracle:
         return (sum(rank[0] for rank in taken), node.name), node.name, frozenset(rank[2] for rank in taken)
 
     def _rank(self, node: Node, device: Device, gpu: GPURequest) -> tuple[int, int, str]:
-        return self._free(node, device) - gpu.milli, self._memory_free(node, device) - gpu.memory, device.uuid
+        return (
+            self._free(node, device) - gpu.milli,
+            self._memory_free(node, device) - self._bytes(device, gpu),
+            device.uuid,
+        )
+
+    @staticmethod
+    def _bytes(device: Device, gpu: GPURequest) -> int:
+        """A percent is one of this card's own memory, rounded down."""
+        return device.memory * gpu.memory_percent // 100 if gpu.memory_percent else gpu.memory
 
     def _cpu_key(self, node: Node, shape: Shape) -> tuple[int, int, int]:
         idle = len([device for device in node.devices if not self._on(node, device)])
@@ -128,6 +137,14 @@ class Oracle:
             "HostPortConflict": any(
                 self._clash(mine, theirs) for pod in pods for theirs in pod.host_ports for mine in rules.host_ports
             ),
+            "VolumeNodeAffinity": not all(
+                any(
+                    all(labels.get(wanted.key) in wanted.values for wanted in term.expressions)
+                    and all(node.name in wanted.values for wanted in term.fields)
+                    for term in terms
+                )
+                for terms in rules.volume_affinity
+            ),
             "PortPoolExhausted": gpu and self.ports <= used_ports,
             "ForeignGPUUsers": gpu and node.foreign_gpu_users,
             "UnsupportedConstraint": bool(rules.unsupported),
@@ -163,7 +180,8 @@ class Oracle:
             "AffinityMismatch": bool(pods) and gpu.affinity != "" and gpu.affinity not in affinity,
             "AntiAffinityConflict": bool(pods) and gpu.anti_affinity in anti_affinity,
             "InsufficientShare": gpu.milli > 0 and gpu.milli > self._free(node, device),
-            "InsufficientGPUMemory": gpu.memory > 0 and gpu.memory > self._memory_free(node, device),
+            "InsufficientGPUMemory": 0 < self._bytes(device, gpu)
+            and self._bytes(device, gpu) > self._memory_free(node, device),
         }
         return next((reason for reason, fails in checks.items() if fails), "")
 

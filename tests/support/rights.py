@@ -1,51 +1,66 @@
-"""The rights that the operator needs, and a service account that has these and no others."""
+"""The operator's service account and its rights, as manifests/ ships them; nothing is granted here."""
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sharepod_operator.manifest import names
+import yaml
+
+from tests.support.audit import requests
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from sharepod_operator.localcluster.cluster import Cluster
+    from tests.support.audit import Request
 
 NAMESPACE: Final = "sharepod-system"
 ACCOUNT: Final = "sharepod-operator"
 USER: Final = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
-_READ: Final = ("get", "list", "watch")
-_RULES: Final = (
-    (names.GROUP, names.PLURAL, _READ),
-    (names.GROUP, f"{names.PLURAL}/status", ("patch",)),
-    ("", "pods", (*_READ, "create", "delete", "patch")),
-    ("", "pods/binding", ("create",)),
-    ("", "pods/status", ("patch",)),
-    ("", "nodes", (*_READ, "patch")),
-    ("events.k8s.io", "events", ("create", "patch")),
-    ("apiextensions.k8s.io", "customresourcedefinitions", _READ),
-)
-_LEASE_RULE: Final = ("coordination.k8s.io", "leases", ("get", "create", "update"))
+MANIFESTS: Final = Path(__file__).parents[2] / "manifests"
+FORBIDDEN: Final = 403
+
+
+def shipped(*files: str) -> list[dict[str, Any]]:
+    """The objects of these files of manifests/."""
+    return [each for file in files for each in yaml.safe_load_all((MANIFESTS / file).read_text()) if each]
 
 
 def operator_kubeconfig(cluster: Cluster) -> Path:
     """A kubeconfig of the operator's own service account; account and rights are made if they are not there yet."""
-    client = cluster.client
-    if client.find(f"/api/v1/namespaces/{NAMESPACE}") is None:
-        cluster.add_namespace(NAMESPACE)
-    rbac: dict[str, Any] = {"apiVersion": "rbac.authorization.k8s.io/v1"}
-    meta = {"name": ACCOUNT}
-    here = {**meta, "namespace": NAMESPACE}
-    subjects = [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}]
-    group = "rbac.authorization.k8s.io"
-    client.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": here})
-    client.apply({**rbac, "kind": "ClusterRole", "metadata": meta, "rules": [_rule(*each) for each in _RULES]})
-    client.apply({**rbac, "kind": "Role", "metadata": here, "rules": [_rule(*_LEASE_RULE)]})
-    for kind, role, metadata in (("ClusterRoleBinding", "ClusterRole", meta), ("RoleBinding", "Role", here)):
-        reference = {"apiGroup": group, "kind": role, "name": ACCOUNT}
-        client.apply({**rbac, "kind": kind, "metadata": metadata, "roleRef": reference, "subjects": subjects})
+    for manifest in shipped("namespace.yaml", "rbac.yaml"):
+        cluster.client.apply(manifest)
     return cluster.service_account_kubeconfig(NAMESPACE, ACCOUNT)
 
 
-def _rule(group: str, resource: str, verbs: tuple[str, ...]) -> dict[str, list[str]]:
-    return {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
+def granted() -> set[tuple[str, str]]:
+    """Verb and resource, such as `("create", "pods/binding")`, of everything that the operator's roles allow."""
+    return {
+        (verb, resource)
+        for role in shipped("rbac.yaml")
+        if role["kind"] in ("ClusterRole", "Role")
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def exercised(done: Iterable[Request]) -> set[tuple[str, str]]:
+    """Verb and resource of everything that was asked and allowed; discovery names no resource and needs no role."""
+    return {(each.verb, each.resource) for each in done if each.resource and each.code != FORBIDDEN}
+
+
+def refused(log: Path) -> dict[str, int]:
+    """What the operator asked and RBAC forbade, as `verb resource`, and how often.
+
+    An admission policy or a quota answers 403 as well; those are answers to a request that the operator may send.
+    """
+    return dict(Counter(f"{each.verb} {each.resource}" for each in _forbidden(log)))
+
+
+def _forbidden(log: Path) -> Iterator[Request]:
+    for each in requests(log, USER):
+        if each.code == FORBIDDEN and each.decision == "forbid":
+            yield each
