@@ -95,28 +95,7 @@ class Engine:
             now=now,
             rng=rng,
         )
-        self.pods = Reflector(
-            api,
-            PODS,
-            StoreSink(self.cache.store(PODS.plural), partial(self._resynced, PODS.plural)),
-            page=LIST_PAGE,
-            count=partial(metrics.watch_event, PODS.plural),
-            clock=clock,
-            rng=rng,
-        )
-        self.feeds = {
-            resource.plural: Feed(
-                self.cache.store(resource.plural),
-                api,
-                resource,
-                interval=settings.resync_interval,
-                clock=clock,
-                rng=rng,
-                on_synced=partial(self._resynced, resource.plural),
-                missing=MISSING_CRD if resource is SHAREPODS else "",
-            )
-            for resource in WATCHED_THROUGH_KOPF
-        }
+        self.pods, self.feeds = self._watches(api, clock, rng)
         self.scheduler = Scheduler(
             self.cache,
             api,
@@ -142,19 +121,38 @@ class Engine:
             may_plan=self.may_plan,
             scheduler_names=frozenset(settings.scheduler_names),
         )
+        rendering = Rendering(settings.isolation_backend, settings.gpu_runtime_class_name, settings.scheduler_names[0])
         self.controller = SharePodController(
-            self.cache,
-            api,
-            self.recorder,
-            may_act=self.may_plan,
-            now=now,
-            rng=rng,
-            rendering=Rendering(
-                settings.isolation_backend, settings.gpu_runtime_class_name, settings.scheduler_names[0]
-            ),
+            self.cache, api, self.recorder, may_act=self.may_plan, now=now, rng=rng, rendering=rendering
         )
         self.watchman = Watchman(self.cache, self.recorder, may_act=self.may_plan)
         self.metrics.connect(self._sources())
+
+    def _watches(self, api: Api, clock: Callable[[], float], rng: Random) -> tuple[Reflector, dict[str, Feed]]:
+        """Who fills the cache: a reflector for Pods, and what Kopf watches for everything else."""
+        pods = Reflector(
+            api,
+            PODS,
+            StoreSink(self.cache.store(PODS.plural), partial(self._resynced, PODS.plural)),
+            page=LIST_PAGE,
+            count=partial(self.metrics.watch_event, PODS.plural),
+            clock=clock,
+            rng=rng,
+        )
+        feeds = {
+            resource.plural: Feed(
+                self.cache.store(resource.plural),
+                api,
+                resource,
+                interval=self.settings.resync_interval,
+                clock=clock,
+                rng=rng,
+                on_synced=partial(self._resynced, resource.plural),
+                missing=MISSING_CRD if resource is SHAREPODS else "",
+            )
+            for resource in WATCHED_THROUGH_KOPF
+        }
+        return pods, feeds
 
     @property
     def synced(self) -> bool:

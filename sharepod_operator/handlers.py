@@ -55,43 +55,13 @@ async def healthy(memo: kopf.Memo, **_: Any) -> str:
     return runtime.probe()
 
 
-@kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, id="sharepods")
-async def sharepods(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A SharePod came, changed or went."""
-    runtime: Runtime = memo.runtime
-    runtime.observe(names.PLURAL, event)
-
-
+@kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, id=names.PLURAL)
 @kopf.on.event("", "v1", "nodes", id="nodes")
-async def nodes(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A Node came, changed or went."""
-    runtime: Runtime = memo.runtime
-    runtime.observe("nodes", event)
-
-
 @kopf.on.event("policy", "v1", "poddisruptionbudgets", id="poddisruptionbudgets")
-async def pod_disruption_budgets(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A PodDisruptionBudget came, changed or went."""
-    runtime: Runtime = memo.runtime
-    runtime.observe("poddisruptionbudgets", event)
-
-
 @kopf.on.event("", "v1", "persistentvolumes", id="persistentvolumes")
-async def persistent_volumes(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A PersistentVolume came, changed or went."""
-    runtime: Runtime = memo.runtime
-    runtime.observe("persistentvolumes", event)
-
-
 @kopf.on.event("", "v1", "persistentvolumeclaims", id="persistentvolumeclaims")
-async def persistent_volume_claims(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A PersistentVolumeClaim came, changed or went."""
-    runtime: Runtime = memo.runtime
-    runtime.observe("persistentvolumeclaims", event)
-
-
 @kopf.on.event("storage.k8s.io", "v1", "storageclasses", id="storageclasses")
-async def storage_classes(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A StorageClass came, changed or went."""
+async def observe(event: kopf.RawEvent, resource: kopf.Resource, memo: kopf.Memo, **_: Any) -> None:
+    """An object came, changed or went."""
     runtime: Runtime = memo.runtime
-    runtime.observe("storageclasses", event)
+    runtime.observe(resource.plural, event)

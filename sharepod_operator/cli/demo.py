@@ -39,7 +39,8 @@ StateOption = Annotated[
 def up(
     name: NameOption = DEFAULT_NAME,
     nodes: Annotated[
-        int | None, typer.Option(min=1, max=5000, help="So many equal GPU nodes instead of the mixed four.")
+        int | None,
+        typer.Option(min=1, max=5000, help="So many equal GPU nodes instead of the mixed four; then no examples."),
     ] = None,
     gpus_per_node: Annotated[
         int | None, typer.Option(min=0, max=16, help="GPUs of each, with 40Gi; needs --nodes. [default: 2]")
@@ -68,8 +69,11 @@ def up(
     with told_in_one_line(), _taken_down(folder) if once else contextlib.nullcontext():
         binaries = find_or_build((*CONTROL_PLANE, Program.KUBECTL), explicit=bin_dir, report=to_stderr)
         cluster = start(folder, binaries, wanted, ClusterOptions(port=port))
-        if not bare:
-            Tour(cluster, binaries[Program.KUBECTL]).show()
+        tour = Tour(cluster, binaries[Program.KUBECTL])
+        if nodes is None and not bare:
+            tour.show()
+        elif not bare:
+            tour.start_operator()  # the examples are made for the mixed nodes
     if once:
         print("Everything is as it should be; the demo is stopped.")
         return

@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -55,12 +55,12 @@ class Tour:
         Raises:
             LocalClusterError: something is not as it should be.
         """
-        self._start_operator()
+        self.start_operator()
         self._second.reset()
         for path in self._valid_examples():
             self._kubectl.run("apply", "-f", str(path))
+            self._wait_for_sharepods(f"placing examples/{path.name}")
         self._show_refusal()
-        self._wait("placing the examples", lambda: not self._unready())
         typer.echo()
         self._kubectl.show("get", "sharepods", "-o", "wide")
         self._kubectl.show("get", "pods", "-o", "wide")
@@ -68,7 +68,12 @@ class Tour:
         self._second.show()
         self._check()
 
-    def _start_operator(self) -> None:
+    def start_operator(self) -> None:
+        """The operator in the background, unless it runs already; returns when it leads.
+
+        Raises:
+            LocalClusterError: it ended, or does not get ready.
+        """
         files = self._cluster.folder.companion(_OPERATOR)
         if files.running() is not None:
             return
@@ -97,14 +102,24 @@ class Tour:
     def _wait(self, what: str, done: Callable[[], bool]) -> None:
         wait_until([self._cluster.folder.companion(_OPERATOR)], what, done, _TIMEOUT, every=0.2)
 
-    def _unready(self) -> list[str]:
-        """SharePods that are not fully ready, by name."""
-        return [
-            sharepod["metadata"]["name"]
-            for sharepod in self._cluster.client.list(_SHAREPODS)
-            if _ready_reason(sharepod) != "AllReplicasReady"
-            or sharepod["status"]["observedGeneration"] != sharepod["metadata"]["generation"]
-        ]
+    def _wait_for_sharepods(self, what: str) -> None:
+        try:
+            self._wait(what, lambda: not self._unready())
+        except LocalClusterError as error:
+            waiting = [f"{name}: {text}" for name, text in self._unready().items()]
+            raise LocalClusterError("; ".join([f"{what} failed", *waiting]) if waiting else str(error)) from error
+
+    def _unready(self) -> dict[str, str]:
+        """SharePods that are not fully ready, by name, with what their condition Ready says."""
+        found = {}
+        for sharepod in self._cluster.client.list(_SHAREPODS):
+            status = sharepod.get("status", {})
+            conditions: list[Json] = status.get("conditions", [])
+            ready: Json = next((each for each in conditions if each["type"] == "Ready"), {})
+            current = status.get("observedGeneration") == sharepod["metadata"]["generation"]
+            if not current or ready.get("reason") != "AllReplicasReady":
+                found[sharepod["metadata"]["name"]] = ready.get("message", "no status yet")
+        return found
 
     def _check(self) -> None:
         """What is shown must be what is: the rules hold on the pods, and soon every status says what its pods say."""
@@ -143,11 +158,6 @@ def _mismatches(sharepod: Json, pods: list[PodRecord]) -> list[str]:
     if told != actual:
         found.append(f"status of {name} says {sorted(told)}, its pods say {sorted(actual)}")
     return found
-
-
-def _ready_reason(sharepod: Json) -> str:
-    conditions: list[dict[str, Any]] = sharepod.get("status", {}).get("conditions", [])
-    return next((condition["reason"] for condition in conditions if condition["type"] == "Ready"), "")
 
 
 def _examples_folder() -> Path:

@@ -137,6 +137,15 @@ def preempt(
     return best[1] if best is not None else _helpless(snapshot, asked, known)
 
 
+def is_resolvable(snapshot: Snapshot, shape: Shape, node: str) -> bool:
+    """Whether the node takes such a pod, or would if others left: nothing stands in the way that no eviction can cure."""
+    state = snapshot.nodes.get(node)
+    if state is None:
+        return False
+    refusal = node_refusal(state, query(snapshot, shape))
+    return refusal is None or refusal.reason not in _UNRESOLVABLE
+
+
 def _helpless(snapshot: Snapshot, asked: Query, outlooks: Mapping[str, _Outlook]) -> Helpless:
     """Why no node helps, counted in GPUs, or in nodes for a pod that asks for none."""
     refused: Counter[str] = Counter()

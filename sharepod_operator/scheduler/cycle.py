@@ -275,9 +275,11 @@ class Scheduler:
             self._note(Hint(Change.TAGGED, new.node, new.allocation.uuids if new.allocation else ()))
 
     def node_changed(self, old: NodeRecord | None, new: NodeRecord | None) -> None:
-        """A new or different node may take pods that wait."""
-        if new is not None and (old is None or old.node != new.node):
-            self._note(Hint(Change.NODE, new.name))
+        """A new or different node may take pods that wait; what was promised on one that is gone is to be looked for anew."""
+        if old is None or new is None or old.node != new.node:
+            record = new or old
+            assert record is not None
+            self._note(Hint(Change.NODE, record.name))
 
     def sharepod_changed(self, old: SharePodRecord | None, new: SharePodRecord | None) -> None:
         """SharePods are the controller's."""

@@ -13,7 +13,7 @@ import structlog
 
 from sharepod_operator.cache.cache import Verdict
 from sharepod_operator.core.placement import place_on
-from sharepod_operator.core.preemption import Evictions, Patience, Preemptor, TrialMemory, preempt
+from sharepod_operator.core.preemption import Evictions, Patience, Preemptor, TrialMemory, is_resolvable, preempt
 from sharepod_operator.core.preemption_text import why_nobody
 from sharepod_operator.kube import errors
 from sharepod_operator.manifest.nomination import Nomination, Victim
@@ -89,7 +89,7 @@ class Preempting:
             `explain` is what there is to say.
         """
         promised = self._cache.nomination(record.uid)
-        if promised is not None:
+        if promised is not None and is_resolvable(self._cache.snapshot, shape, promised.node):
             left = self._left(promised)
             if left and not any(self._cache.disruption.is_stuck(victim.uid) for victim in left):
                 self._go_on(group, record, promised, left)

@@ -287,3 +287,30 @@ async def test_killed_at_any_write_the_same_preemptor_gets_the_same_gpu() -> Non
         for kind in ("crash_before", "crash_after", "lose_answer", "lose_request"):
             found, _ = await live((kind, number))
             assert expected == found, f"{kind} {number}"
+
+
+@pytest.mark.parametrize("trouble", ["cordoned", "gone"])
+async def test_a_promise_on_a_node_that_is_no_use_any_more_is_dropped(trouble: str) -> None:
+    """The nominated node is cordoned or deleted while the victim leaves: room is made on another node instead."""
+    async with running(1) as operator:
+        server = operator.server
+        server.put(NODES, node("gpu-b", 1))
+        server.put(SHAREPODS, sharepod("low", 2, request=1))
+        await operator.settle()
+        server.put(SHAREPODS, sharepod("urgent", 1, request=1, priority="high"))
+        await asyncio.sleep(3)
+        (preemptor,) = pods_of(server, "urgent")
+        first = preemptor.nominated
+        if trouble == "gone":
+            server.remove(NODES, first)
+        else:
+            cordoned = server.find(NODES, first)
+            assert cordoned is not None
+            cordoned["spec"] = {**cordoned.get("spec", {}), "unschedulable": True}
+            server.put(NODES, cordoned)
+        await asyncio.sleep(20)
+        (preemptor,) = pods_of(server, "urgent")
+        assert {"gpu-a", "gpu-b"} - {first} == {preemptor.nominated}
+        await operator.settle()
+        (preemptor,) = pods_of(server, "urgent")
+        assert preemptor.node not in ("", first)
