@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Kubectl:
-    """One kubectl with one kubeconfig."""
+    """One kubectl with one kubeconfig and one cache, so that nothing of the user's is read or written."""
 
-    def __init__(self, program: Path, kubeconfig: Path) -> None:
-        self._command = [str(program), "--kubeconfig", str(kubeconfig)]
+    def __init__(self, program: Path, kubeconfig: Path, cache: Path) -> None:
+        self._command = [str(program), "--kubeconfig", str(kubeconfig), "--cache-dir", str(cache)]
 
     def run(self, *arguments: str) -> str:
         """What it prints.

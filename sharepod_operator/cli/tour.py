@@ -45,7 +45,7 @@ class Tour:
 
     def __init__(self, cluster: Cluster, kubectl: Path) -> None:
         self._cluster = cluster
-        self._kubectl = Kubectl(kubectl, cluster.kubeconfig)
+        self._kubectl = Kubectl(kubectl, cluster.kubeconfig, cluster.folder.folder("home") / "kubectl")
         self._examples = _examples_folder()
         self._second = SecondAct(cluster.client, self._kubectl, self._examples, self._wait)
 

@@ -190,9 +190,9 @@ def test_at_rest_nothing_is_written_but_the_lease(bench: Workbench, operator: Op
     running.wait_leading()
     bench.create(sharepod("runs", gpu(0.5, "10Gi"), replicas=4))
     bench.create(sharepod("waits", gpu(0.5, "30Gi", deviceIDs=["GPU-nobody-has-it"])))
-    bench.create(sharepod("wrong", annotations={"kubeshare/gpu_request": "0.5"}))
+    bench.create(sharepod("wrong", {"memory": "1Gi"}))
     bench.running("runs", 4)
-    bench.waits("waits", "Scheduled", "Unschedulable")
+    bench.waits("waits", "Scheduled", "Unsatisfiable")
     bench.waits("wrong", "Accepted", "InvalidGPURequest")
 
     def at_rest() -> list[Request]:
