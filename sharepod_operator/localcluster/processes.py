@@ -125,16 +125,18 @@ def stop(files: ProcessFiles) -> bool:
 def wait_until(
     files: Sequence[ProcessFiles], what: str, ready: Callable[[], bool], timeout: float, *, every: float = _POLL
 ) -> None:
-    """Polls until `ready`; gives up at once when one of the processes has ended.
+    """Polls until `ready`; gives up at once when one of the processes has ended, whatever `ready` says.
 
     Raises:
         LocalClusterError: a process ended or time ran out, with the last words of its log and where the log is.
     """
     deadline = time.monotonic() + timeout
-    while not ready():
+    while True:
         for process in files:
             if process.running() is None:
                 raise LocalClusterError(f"{process.name} has ended: {last_words(process.log)}")
+        if ready():
+            return
         if time.monotonic() > deadline:
             raise LocalClusterError(f"{what} took more than {timeout:.0f} s: {last_words(files[-1].log)}")
         time.sleep(every)
