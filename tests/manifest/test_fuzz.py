@@ -222,13 +222,17 @@ def test_volume_readers_never_raise(body: Any) -> None:
 @SLOW
 @given(st.text(max_size=60))
 def test_annotations_of_any_text_are_read_or_told(written: str) -> None:
-    """Inventory and ledger annotations are texts that anybody may have written."""
-    for key in (names.GPU_INVENTORY, names.KUBESHARE_GPU_INFO, names.CORDONED_GPUS):
-        read_node(node_object(annotations={key: written}))
+    """Inventory and ledger annotations are texts that anybody may have written: what isn't read is told, never half used."""
+    for key in (names.GPU_INVENTORY, names.KUBESHARE_GPU_INFO):
+        node = read_node(node_object(annotations={key: written}))
+        assert not (node.inventory_error and node.node.devices)
+    assert "\n" not in read_node(node_object(annotations={names.CORDONED_GPUS: written})).inventory_error
     for key in (names.ALLOCATION, names.GPU_REQUEST, names.POD_DELETION_COST):
-        read_pod(pod_object(annotations={key: written}, nodeName="n"))
+        pod = read_pod(pod_object(annotations={key: written}, nodeName="n"))
+        assert pod.allocation is None or not pod.ledger_error
     for key in names.KUBESHARE_REQUEST_KEYS:
-        read_sharepod(sharepod_object(annotations={key: written}))
+        sharepod = read_sharepod(sharepod_object(annotations={key: written}))
+        assert sharepod.gpu is None or not sharepod.invalid
 
 
 SCENARIO = {
