@@ -9,7 +9,8 @@ before their back-off is over; a pod that nothing wakes is looked at again after
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from sharepod_operator.core.reasons import DeviceReason, NodeReason
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from sharepod_operator.core.model import Pod, Unschedulable
+    from sharepod_operator.core.model import Pod, Shape, Unschedulable
 
 
 class Change(StrEnum):
@@ -58,16 +59,18 @@ _HELD_BY_PODS = frozenset(
 _JOINABLE = frozenset({DeviceReason.AFFINITY_MISMATCH, DeviceReason.DEVICE_PIN})
 
 
-def can_help(hint: Hint, refused: Unschedulable, claims: Collection[str] = ()) -> bool:
+def can_help(hint: Hint, refused: Unschedulable | None, claims: Collection[str] = ()) -> bool:
     """Whether a pod refused in this way may fit after the change. Never wrong with "no"; "yes" costs one more decision.
 
     Args:
         hint: the change.
-        refused: why the pod does not fit.
+        refused: why the pod does not fit; None where that isn't known any more.
         claims: namespace/name of the claims that the pod uses.
     """
     if hint.change is Change.CLAIM:
         return hint.claim in claims
+    if refused is None:
+        return True
     if refused.blocked:
         return False
     if hint.change is Change.NODE:
@@ -82,6 +85,19 @@ def can_help(hint: Hint, refused: Unschedulable, claims: Collection[str] = ()) -
             uuid not in refused.devices or refused.devices[uuid].reason != DeviceReason.UNHEALTHY for uuid in hint.uuids
         )
     return any(uuid in refused.devices and refused.devices[uuid].reason in _JOINABLE for uuid in hint.uuids)
+
+
+MAX_REFUSALS = 64
+"""Different refusals remembered. One names every node and GPU of the cluster: of thousands of pods that wait for
+different things, each with its own, the memory would have no bound."""
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """Why all pods that ask for the same do not fit, as of the last time that one of them was looked at."""
+
+    why: Unschedulable | None
+    """None where too many others are remembered since."""
 
 
 _Head = tuple[int, str, int, str]
@@ -101,7 +117,8 @@ class Queue:
     _arrived: int = 0
     _ready: dict[str, _Head] = field(default_factory=dict)
     _heads: list[_Head] = field(default_factory=list)
-    _refused: dict[str, tuple[Unschedulable, float]] = field(default_factory=dict)
+    _refused: dict[str, tuple[_Refusal, float]] = field(default_factory=dict)
+    _refusals: OrderedDict[tuple[Shape, int], _Refusal] = field(default_factory=OrderedDict)
     _due: dict[str, float] = field(default_factory=dict)
     _timers: list[tuple[float, str]] = field(default_factory=list)
 
@@ -154,10 +171,14 @@ class Queue:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
-    def refuse(self, pod: Pod, refused: Unschedulable, now: float) -> None:
-        """The pod did not fit: it waits for a change that can help it, at least as long as its back-off."""
+    def refuse(self, pod: Pod, refused: Unschedulable, now: float, shape: Shape | None = None) -> None:
+        """The pod did not fit: it waits for a change that can help it, at least as long as its back-off.
+
+        `shape` is what was decided on where that is more than the pod's own, with its volumes.
+        """
         self._pods[pod.uid] = pod
-        self._refused[pod.uid] = (refused, now + self._next_backoff(pod.uid))
+        refusal = self._remembered(refused, (shape or pod.shape, pod.priority))
+        self._refused[pod.uid] = (refusal, now + self._next_backoff(pod.uid))
         self._set_timer(pod.uid, now + self.leftover_after)
 
     def requeue(self, pod: Pod, now: float) -> None:
@@ -167,12 +188,12 @@ class Queue:
 
     def wake(self, hints: Collection[Hint], now: float) -> None:
         """Let every pod that one of the changes can help be looked at again once its back-off is over."""
-        answers: dict[tuple[int, tuple[str, ...]], bool] = {}  # pods of one shape share their refusal
-        for uid, (refused, not_before) in list(self._refused.items()):
+        answers: dict[tuple[int, tuple[str, ...]], bool] = {}
+        for uid, (refusal, not_before) in list(self._refused.items()):
             claims = tuple(use.key for use in self._pods[uid].claims)
-            helped = answers.get((id(refused), claims))
+            helped = answers.get((id(refusal), claims))
             if helped is None:
-                helped = answers[id(refused), claims] = any(can_help(hint, refused, claims) for hint in hints)
+                helped = answers[id(refusal), claims] = any(can_help(hint, refusal.why, claims) for hint in hints)
             if not helped:
                 continue
             if not_before <= now:
@@ -180,6 +201,17 @@ class Queue:
             else:
                 del self._refused[uid]
                 self._set_timer(uid, not_before)
+
+    def _remembered(self, refused: Unschedulable, asked: tuple[Shape, int]) -> _Refusal:
+        """The refusal, shared by all who ask for the same: what keeps the latest of them out keeps out the others."""
+        if refused.blocked or refused.unsatisfiable:
+            return _Refusal(replace(refused, nodes={}, devices={}, short={}))  # no single node or GPU matters
+        refusal = self._refusals.pop(asked, None) or _Refusal(refused)
+        refusal.why = refused
+        self._refusals[asked] = refusal
+        if len(self._refusals) > MAX_REFUSALS:
+            self._refusals.popitem(last=False)[1].why = None
+        return refusal
 
     def _next_backoff(self, uid: str) -> float:
         attempts = self._attempts[uid] = self._attempts.get(uid, 0) + 1

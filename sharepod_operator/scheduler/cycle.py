@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sharepod_operator.cache.cache import Verdict
-from sharepod_operator.core.model import Placed, Unschedulable
+from sharepod_operator.core.model import Placed, Shape, Unschedulable
 from sharepod_operator.core.placement import decide, place_on
 from sharepod_operator.core.ports import next_port
 from sharepod_operator.core.queue import Change, Hint, Queue
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sharepod_operator.cache.cache import Cache
-    from sharepod_operator.core.model import Allocation, Assigned, Decision, Shape
+    from sharepod_operator.core.model import Allocation, Assigned, Decision
     from sharepod_operator.core.score import Policy
     from sharepod_operator.kube.api import Api
     from sharepod_operator.kube.recorder import Recorder
@@ -193,7 +193,7 @@ class Scheduler:
     def _refuse(self, record: PodRecord, shape: Shape | Unschedulable, refused: Unschedulable, now: float) -> None:
         """Nothing takes it: perhaps somebody less important can leave for it. If not, it waits and says why."""
         assert self._group is not None
-        self.queue.refuse(record.pod, refused, now)
+        self.queue.refuse(record.pod, refused, now, shape if isinstance(shape, Shape) else None)
         self._telling.refused(refused)
         text = message(refused, gpu=record.pod.shape.gpu is not None)
         verdict = None

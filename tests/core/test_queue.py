@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharepod_operator.core.model import ClaimUse, GPURequest, Pod, Refusal, Shape, Unschedulable
-from sharepod_operator.core.queue import Change, Hint, Queue, can_help
+from sharepod_operator.core.model import ClaimUse, GPURequest, Pod, Refusal, Resources, Shape, Unschedulable
+from sharepod_operator.core.queue import MAX_REFUSALS, Change, Hint, Queue, can_help
 from sharepod_operator.core.reasons import DeviceReason, NodeReason
 
 FULL = Unschedulable(
@@ -123,6 +123,33 @@ def test_of_equal_refusals_a_claim_wakes_the_right_pod() -> None:
     queue.wake([Hint(Change.CLAIM, claim="default/b")], 5.0)
 
     assert ["b"] == drain(queue, 5.0)
+
+
+def test_equal_pods_share_the_latest_refusal() -> None:
+    """What kept the second one out keeps out the first as well: freed room on a GPU that has become unhealthy helps neither."""
+    queue = Queue()
+    for uid, reason in (("a", DeviceReason.INSUFFICIENT_SHARE), ("b", DeviceReason.UNHEALTHY)):
+        queue.add(pod(uid))
+        queue.pop(0.0)
+        queue.refuse(pod(uid), Unschedulable(devices={"GPU-a0": Refusal(reason)}), 0.0)
+    queue.wake([Hint(Change.FREED, "a", ("GPU-a0",))], 5.0)
+
+    assert [] == drain(queue, 5.0)
+
+
+def test_a_forgotten_refusal_lets_every_change_wake() -> None:
+    """Only so many different refusals are remembered; who waits with an older one is looked at too often, never too rarely."""
+    queue = Queue()
+    pods = [
+        replace(pod(f"p{number:03d}"), shape=Shape(Resources(cpu_milli=number))) for number in range(MAX_REFUSALS + 2)
+    ]
+    for waiting in pods:
+        queue.add(waiting)
+        queue.pop(0.0)
+        queue.refuse(waiting, FULL, 0.0)
+    queue.wake([Hint(Change.TAGGED, "a", ("GPU-a0",)), Hint(Change.CLAIM, claim="default/data")], 5.0)
+
+    assert ["p000", "p001"] == drain(queue, 5.0)
 
 
 def test_what_could_never_fit_waits_for_nodes_only() -> None:
