@@ -17,6 +17,7 @@ import structlog
 
 from sharepod_operator import __version__
 from sharepod_operator.engine import CACHES, Engine
+from sharepod_operator.kube.api import LIST_PAGE
 from sharepod_operator.kube.auth import connect
 from sharepod_operator.kube.gateway import Gateway
 from sharepod_operator.kube.leader import Leader, Terms
@@ -37,6 +38,8 @@ log = structlog.get_logger(__name__)
 BLIND_AFTER_INTERVALS = 4
 """Resync intervals without a full list after which the process counts as blind and asks to be restarted."""
 GC_THRESHOLD = 50_000
+KOPF_IDLE = 0.5
+"""Seconds for which Kopf holds on to an object, and to a task for it, after the last that it heard of it."""
 GRACE = 10.0
 """Seconds that writes in flight get when the operator stops."""
 
@@ -52,7 +55,7 @@ def collect_garbage_rarely() -> None:
 
 
 def configure_kopf(settings: kopf.OperatorSettings) -> None:
-    """Kopf as a mere watcher: no peering, no events, no waiting for ever."""
+    """Kopf as a mere watcher: no peering, no events, no waiting for ever, and no more objects at a time than it must."""
     settings.peering.standalone = True
     settings.posting.enabled = False
     settings.networking.request_timeout = 30
@@ -60,6 +63,9 @@ def configure_kopf(settings: kopf.OperatorSettings) -> None:
     settings.process.ultimate_exiting_timeout = 20
     settings.persistence.finalizer = f"{names.GROUP}/kopf-finalizer"
     settings.persistence.diffbase_storage = _NothingCompared()
+    settings.persistence.progress_storage = _NothingRemembered()
+    settings.watching.chunk_size = LIST_PAGE  # as one list ten thousand SharePods take 200 MiB for a moment
+    settings.queueing.idle_timeout = KOPF_IDLE
 
 
 class _NothingCompared(kopf.DiffBaseStorage):
@@ -73,6 +79,25 @@ class _NothingCompared(kopf.DiffBaseStorage):
 
     def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
         """Nothing is kept on the objects."""
+
+
+class _NothingRemembered(kopf.ProgressStorage):
+    """Handlers that only look have no progress, and looking for it in every object took Kopf a tenth of its time."""
+
+    def fetch(self, *, key: kopf.HandlerId, body: kopf.Body) -> kopf.ProgressRecord | None:  # noqa: ARG002
+        return None
+
+    def store(self, *, key: kopf.HandlerId, record: kopf.ProgressRecord, body: kopf.Body, patch: kopf.Patch) -> None:
+        """Nothing is kept on the objects."""
+
+    def purge(self, *, key: kopf.HandlerId, body: kopf.Body, patch: kopf.Patch) -> None:
+        """Nothing was kept."""
+
+    def touch(self, *, body: kopf.Body, patch: kopf.Patch, value: str | None) -> None:
+        """No object is written to be looked at again."""
+
+    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
+        return essence
 
 
 class Runtime:
