@@ -256,6 +256,6 @@ class Engine:
     def _sharepods_by_reason(self) -> Mapping[str, int]:
         words = Counter[str]()
         for sharepod in self.cache.sharepods.values():
-            conditions = sharepod.status.get("conditions") or ()
+            conditions = sharepod.status.value.get("conditions") or ()
             words[next((c["reason"] for c in conditions if c.get("type") == "Ready"), "Unknown")] += 1
         return words

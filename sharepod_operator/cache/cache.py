@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from sharepod_operator.cache.disruption import Disruption
@@ -22,7 +21,7 @@ from sharepod_operator.core.snapshot import Snapshot
 from sharepod_operator.manifest import names
 from sharepod_operator.manifest.node import read_node
 from sharepod_operator.manifest.pod import read_pod
-from sharepod_operator.manifest.sharepod import SCHEDULERS, read_sharepod
+from sharepod_operator.manifest.sharepod import SCHEDULERS, read_sharepod, with_new_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -106,9 +105,7 @@ class Cache:
         )
         """Who may be made to leave, and what the disruption budgets say to that."""
         self._nodes: Store[NodeRecord] = Store(read_node, self._node_changed)
-        self._sharepods: Store[SharePodRecord] = Store(
-            partial(read_sharepod, schedulers=schedulers), self._sharepod_changed
-        )
+        self._sharepods: Store[SharePodRecord] = Store(self._read_sharepod, self._sharepod_changed)
         self._pod_uids: dict[tuple[str, str], str] = {}
         self._node_uids: dict[str, str] = {}
         self._owned: dict[str, set[str]] = {}
@@ -290,6 +287,11 @@ class Cache:
             f"annotation {names.ALLOCATION} was changed after the pod was bound; what it was bound with stays charged"
         )
         return replace(record, allocation=known.allocation, ledger_error=changed)
+
+    def _read_sharepod(self, obj: Json) -> SharePodRecord:
+        known = self._sharepods.get(obj["metadata"]["uid"])
+        same = None if known is None else with_new_status(known, obj)
+        return same if same is not None else read_sharepod(obj, self._schedulers)
 
     def _pod_changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
         if old is not None:

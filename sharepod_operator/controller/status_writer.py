@@ -122,7 +122,7 @@ class StatusWriter:
             return
         if not seen.details:
             self._queue.add_after(uid, STALLED)
-        if not merge_patch(seen.sharepod.status, seen.status):
+        if not merge_patch(seen.previous, seen.status):
             return
         if self._announcer.is_synced_due(seen.sharepod, seen.view, seen.pods):
             await self._announcer.synced(seen.sharepod)
@@ -132,7 +132,7 @@ class StatusWriter:
         sharepod = seen.sharepod
         body = {
             "metadata": {"uid": uid, "resourceVersion": str(sharepod.version)},
-            "status": merge_patch(sharepod.status, seen.status),
+            "status": merge_patch(seen.previous, seen.status),
         }
         try:
             answer = await self._api.patch(
@@ -148,7 +148,7 @@ class StatusWriter:
         self._queue.succeeded(uid)
         self._moved[uid] = self._written[uid]
         self._cache.observe_sharepod(answer)
-        self._announcer.status_written(sharepod, seen.view, seen.pods, sharepod.status, seen.status)
+        self._announcer.status_written(sharepod, seen.view, seen.pods, seen.previous, seen.status)
 
     def _look(self, uid: str) -> _Seen | None:
         """The status as it ought to be now; None where this isn't the time to write one."""
@@ -159,8 +159,9 @@ class StatusWriter:
             return None  # the controller acts on the newer one first
         view, pods = sharepod_view(sharepod, acted.refused), replica_states(sharepod, self._cache)
         details = self._is_worth_details(view, pods) or self._is_stalled(uid)
-        status = render_status(view, pods, sharepod.status, self._now(), details=details)
-        return _Seen(sharepod, view, pods, status, details)
+        previous = sharepod.status.value
+        status = render_status(view, pods, previous, self._now(), details=details)
+        return _Seen(sharepod, view, pods, previous, status, details)
 
     @staticmethod
     def _is_worth_details(view: SharePodView, pods: Sequence[ReplicaState]) -> bool:
@@ -191,6 +192,7 @@ class _Seen:
     sharepod: SharePodRecord
     view: SharePodView
     pods: list[ReplicaState]
+    previous: Json
     status: Json
     details: bool
     """Whether it says more than counters and conditions."""

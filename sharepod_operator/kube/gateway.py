@@ -13,6 +13,7 @@ from sharepod_operator.kube.api import PODS, Json, Listing, Patch, Resource, Wat
 from sharepod_operator.kube.clock import Clock
 from sharepod_operator.kube.errors import Gone, Unreachable, error_of
 from sharepod_operator.kube.transport import Call, Limits, Transport, gate_open, unobserved
+from sharepod_operator.manifest.packed import PackedJson
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -24,22 +25,22 @@ WATCH_TIMEOUT = 300
 
 
 class Packed(Sequence[Json]):
-    """Objects that are kept as text until somebody looks at them: as JSON trees ten thousand pods take ten times the memory.
+    """Objects that are kept as text until somebody looks at them.
 
     managedFields, half of an object and of no interest to us, are left out.
     """
 
     def __init__(self) -> None:
-        self._texts: list[bytes] = []
+        self._items: list[PackedJson] = []
 
     def extend(self, items: Iterable[Json]) -> None:
         """Keep these as well."""
         for item in items:
             item.get("metadata", {}).pop("managedFields", None)
-            self._texts.append(orjson.dumps(item))
+            self._items.append(PackedJson.of(item))
 
     def __len__(self) -> int:
-        return len(self._texts)
+        return len(self._items)
 
     @overload
     def __getitem__(self, index: int) -> Json: ...
@@ -47,9 +48,8 @@ class Packed(Sequence[Json]):
     def __getitem__(self, index: slice) -> list[Json]: ...
     def __getitem__(self, index: int | slice) -> Json | list[Json]:
         if isinstance(index, slice):
-            return [orjson.loads(text) for text in self._texts[index]]
-        item: Json = orjson.loads(self._texts[index])
-        return item
+            return [item.value for item in self._items[index]]
+        return self._items[index].value
 
 
 class Gateway:

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
 import structlog
 
@@ -51,6 +51,7 @@ ATTEMPTS = 4
 _BACKOFF = 0.5
 
 _log = structlog.get_logger("sharepod_operator.kube")
+V = TypeVar("V")
 
 
 class EventType(StrEnum):
@@ -143,6 +144,8 @@ class Recorder:
         self._clock = Clock(clock, now, sleep, rng or random.Random())  # noqa: S311  # spreads retries, keeps no secret
         self._limits = EventLimits(clock=self._clock.monotonic, remembered=REMEMBERED)
         self._entries: OrderedDict[tuple[str, ...], _Entry] = OrderedDict()
+        self._once: OrderedDict[tuple[str, ...], bool] = OrderedDict()
+        """Causes of one-time events, and whether the API server has them; the events themselves are not kept."""
         self._queue: asyncio.Queue[_Entry] = asyncio.Queue(QUEUE)
         self._made = 0
         self._complained: set[Drop] = set()
@@ -165,8 +168,9 @@ class Recorder:
         """
         if once:
             key: tuple[str, ...] = ("once", reason, *once)
-            if key not in self._entries:
-                self._queue_up(self._remember(self._entry(key, regarding, kind, reason, note, action, related)))
+            if key not in self._once:
+                _remember(self._once, key, value=False)
+                self._queue_up(self._entry(key, regarding, kind, reason, note, action, related))
             return
         combined = self._limits.combined((regarding.uid, kind, reason), note)
         key = (regarding.uid, kind, reason, "" if combined else note)
@@ -182,7 +186,9 @@ class Recorder:
             self._on_drop(Drop.RATE_LIMITED)
             return
         text = f"(combined from similar events): {note}" if combined else note
-        self._queue_up(self._remember(self._entry(key, regarding, kind, reason, text, action, related)))
+        entry = self._entry(key, regarding, kind, reason, text, action, related)
+        _remember(self._entries, key, value=entry)
+        self._queue_up(entry)
 
     async def emit_once_now(
         self,
@@ -201,14 +207,15 @@ class Recorder:
             NotLeading: the step isn't ours to take any more.
         """
         key = ("once", reason, *once)
-        entry = self._entries.get(key) or self._entry(key, regarding, kind, reason, note, action, related)
-        drop = await self._written(entry) if not entry.written else None
+        if self._once.get(key):
+            return True
+        drop = await self._written(self._entry(key, regarding, kind, reason, note, action, related))
         if drop is Drop.NOT_LEADING:
             raise NotLeading(f"event {reason} of {regarding.kind} {regarding.name} was not written")
         if drop is not None:
             self._on_drop(drop)
             return False
-        self._remember(entry)
+        _remember(self._once, key, value=True)
         return True
 
     async def run(self) -> NoReturn:
@@ -254,13 +261,6 @@ class Recorder:
             body["related"] = related.to_json()
         return _Entry(key, body)
 
-    def _remember(self, entry: _Entry) -> _Entry:
-        self._entries[entry.key] = entry
-        self._entries.move_to_end(entry.key)
-        if len(self._entries) > REMEMBERED:
-            self._entries.popitem(last=False)
-        return entry
-
     def _queue_up(self, entry: _Entry) -> None:
         try:
             self._queue.put_nowait(entry)
@@ -272,6 +272,7 @@ class Recorder:
     def _forget(self, entry: _Entry, drop: Drop) -> None:
         """The event stays unwritten; the next one like it starts anew."""
         self._entries.pop(entry.key, None)
+        self._once.pop(entry.key, None)
         self._on_drop(drop)
 
     async def _work(self) -> NoReturn:
@@ -282,6 +283,8 @@ class Recorder:
                 entry.queued = False
                 if drop is not None:
                     self._forget(entry, drop)
+                elif entry.key in self._once:
+                    self._once[entry.key] = True
                 elif entry.count > entry.written and self._limits.allowed(entry.body["regarding"]["uid"]):
                     self._queue_up(entry)  # it happened again while it was being written
             finally:
@@ -334,6 +337,14 @@ class Recorder:
                 reason=drop.value,
                 error=error.message,
             )
+
+
+def _remember(known: OrderedDict[tuple[str, ...], V], key: tuple[str, ...], *, value: V) -> None:
+    """Keep it as the most recent one, and no more than REMEMBERED of them."""
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > REMEMBERED:
+        known.popitem(last=False)
 
 
 def _cut(text: str, limit: int) -> str:

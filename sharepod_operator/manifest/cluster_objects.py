@@ -239,7 +239,7 @@ class _Reading:
             name = replica_name(sharepod.name, sharepod.uid or sharepod.key, ordinal, 0)
             ordinal += 1
             if (sharepod.namespace, name) not in self.names:
-                claims = read_claim_uses(sharepod.pod_spec, sharepod.namespace, name)
+                claims = read_claim_uses(sharepod.pod_spec.value, sharepod.namespace, name)
                 pod = replace(record.pod, name=name, claims=claims)
                 made.append(self._candidate(replace(record, name=name, pod=pod)))
         return made

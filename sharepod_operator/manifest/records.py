@@ -5,10 +5,11 @@ The readers in this package make them: `pod.read_pod`, `sharepod.read_sharepod`,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sharepod_operator.core.model import Allocation, GPURequest, HostPort, Node, Pod, Resources
+from sharepod_operator.manifest.packed import PackedJson
 
 if TYPE_CHECKING:
     from sharepod_operator.manifest.nomination import Nomination
@@ -127,7 +128,7 @@ class SharePodRecord:
     wanted: int
     """The number of replicas to keep: `replicas` raised to the floor of com.openfaas.scale.min."""
     min_ready_seconds: int
-    pod_spec: Json
+    pod_spec: PackedJson
     labels: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str], ...]
     selector: Json | None
@@ -138,7 +139,7 @@ class SharePodRecord:
     """Where the request was written: `spec`, `annotations`, `spec+annotations` or `` for none."""
     invalid: tuple[str, ...] = ()
     """Each sentence names a field, its value and what would be right; empty where the SharePod is fine."""
-    status: Json = field(default_factory=dict)
+    status: PackedJson = PackedJson()  # noqa: RUF009 - frozen
     """The status last seen; output only, compared with before a write and never read for a decision."""
     template_hash: str = ""
     """Of everything that a replica's Pod is made of."""

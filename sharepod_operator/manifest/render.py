@@ -89,7 +89,7 @@ def template_hash(sharepod: SharePodRecord) -> str:
     The floor label is left out: raising the floor is no reason to restart what runs.
     """
     parts = (
-        sharepod.pod_spec,
+        sharepod.pod_spec.value,
         [pair for pair in sharepod.labels if pair[0] != names.LABEL_MIN_REPLICAS],
         sorted(_copied_annotations(sharepod).items()),
         encode_request(sharepod.gpu) if sharepod.gpu else "",
@@ -142,7 +142,7 @@ def _annotations(sharepod: SharePodRecord) -> dict[str, str]:
 
 
 def _spec(sharepod: SharePodRecord, rendering: Rendering) -> Json:
-    spec = dict(sharepod.pod_spec)
+    spec = sharepod.pod_spec.value
     gpu = sharepod.gpu is not None
     env = BACKEND_ENV[rendering.backend]
     spec["schedulerName"] = rendering.scheduler

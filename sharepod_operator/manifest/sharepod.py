@@ -12,6 +12,7 @@ from sharepod_operator.manifest.access import integer, mapping, string_pairs, te
 from sharepod_operator.manifest.constraints import unsupported
 from sharepod_operator.manifest.crd_spec import MAX_NAME, MAX_REPLICAS
 from sharepod_operator.manifest.gpu_fields import read_gpu
+from sharepod_operator.manifest.packed import PackedJson
 from sharepod_operator.manifest.records import Json, SharePodRecord
 from sharepod_operator.manifest.render import pod_labels, template_hash
 from sharepod_operator.manifest.resources import effective_request
@@ -50,16 +51,33 @@ def read_sharepod(obj: Json, schedulers: AbstractSet[str] = SCHEDULERS) -> Share
         replicas=replicas,
         wanted=_wanted(replicas, dict(labels), problems),
         min_ready_seconds=_whole(spec, "minReadySeconds", 0, None, problems),
-        pod_spec=pod_spec,
+        pod_spec=PackedJson.of(pod_spec),
         labels=labels,
         annotations=annotations,
         selector=selector,
         gpu=gpu,
         gpu_source=source,
         invalid=tuple(problems),
-        status=mapping(body.get("status")),
+        status=PackedJson.of(mapping(body.get("status"))),
     )
     return replace(record, template_hash=template_hash(record))
+
+
+def with_new_status(known: SharePodRecord, obj: Json) -> SharePodRecord | None:
+    """The record where nothing but the status is new, which is most often so; None where it must be read.
+
+    The API server raises the generation with every change of the spec.
+    """
+    metadata = obj["metadata"]
+    if (
+        not known.generation
+        or known.generation != metadata.get("generation")
+        or known.deleting != bool(metadata.get("deletionTimestamp"))
+        or known.labels != string_pairs(metadata.get("labels"))
+        or known.annotations != string_pairs(metadata.get("annotations"))
+    ):
+        return None
+    return replace(known, version=version(metadata), status=PackedJson.of(mapping(obj.get("status"))))
 
 
 def _whole(spec: Json, field: str, default: int, most: int | None, problems: list[str]) -> int:

@@ -82,7 +82,7 @@ def test_a_changed_template_is_seen(cache: Cache) -> None:
     cache.observe_pod(current)
     before = look(cache)
     edited = sharepod_object(pod_spec={"priorityClassName": "high"})
-    edited["metadata"]["resourceVersion"] = "8"
+    edited["metadata"] |= {"resourceVersion": "8", "generation": 3}
     cache.store("sharepods").observe("MODIFIED", edited)
 
     assert (True, False) == (before.current, look(cache).current)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sharepod_operator.core.model import GPURequest
-from sharepod_operator.manifest.sharepod import read_sharepod
+from sharepod_operator.manifest.sharepod import read_sharepod, with_new_status
 from tests.support.objects import THREE_AMOUNTS, container, sharepod_object, sized
 
 Json = dict[str, Any]
@@ -244,7 +244,7 @@ def test_record_carries_metadata_and_status() -> None:
         record.generation,
         record.min_ready_seconds,
     )
-    assert ("2026-01-01T00:00:00Z", False, {"replicas": 1}) == (record.created, record.deleting, record.status)
+    assert ("2026-01-01T00:00:00Z", False, {"replicas": 1}) == (record.created, record.deleting, record.status.value)
 
 
 @pytest.mark.parametrize(
@@ -262,3 +262,32 @@ def test_annotations_that_make_no_request_are_told(annotations: dict[str, str], 
     record = read_sharepod(sharepod_object(annotations=annotations))
 
     assert record.invalid[0].startswith(sentence)
+
+
+CHANGES: dict[str, dict[str, object]] = {
+    "nothing": {},
+    "generation": {"generation": 3},
+    "labels": {"labels": {"com.openfaas.scale.min": "2"}},
+    "annotations": {"annotations": {"kubeshare/gpu_request": "0.5"}},
+    "deletion": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_a_new_status_alone_needs_no_reading(changed: str) -> None:
+    """The short cut is taken only where it ends in the very record that reading would give."""
+    known = read_sharepod(sharepod_object(gpu={"request": 0.5}))
+    body = {**sharepod_object(gpu={"request": 0.5}), "status": {"replicas": 1}}
+    body["metadata"] |= {"resourceVersion": "8"} | CHANGES[changed]
+    short = with_new_status(known, body)
+
+    assert (changed == "nothing") == (short is not None)
+    assert short in (None, read_sharepod(body))
+
+
+def test_without_generations_everything_is_read() -> None:
+    """A SharePod that no API server has seen has none, so that nothing says whether its spec has changed."""
+    body = sharepod_object()
+    del body["metadata"]["generation"]
+
+    assert with_new_status(read_sharepod(body), body) is None
