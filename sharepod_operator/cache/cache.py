@@ -147,6 +147,10 @@ class Cache:
         """Pods whose controlling owner has this uid, in whatever phase, by name."""
         return sorted((self._pods[uid] for uid in self._owned.get(owner_uid, ())), key=lambda record: record.name)
 
+    def pod_count(self, owner_uid: str) -> int:
+        """How many pods have this controlling owner, in whatever phase."""
+        return len(self._owned.get(owner_uid, ()))
+
     def pod_named(self, namespace: str, name: str) -> PodRecord | None:
         """The newest pod of that name."""
         uid = self._pod_uids.get((namespace, name))

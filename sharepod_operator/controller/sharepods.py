@@ -43,7 +43,9 @@ log = structlog.get_logger(__name__)
 
 WORKERS = 16
 COLLECT = 0.05
-"""Seconds in which changes of a SharePod's pods are taken together: a thousand replicas starting are not a thousand plans."""
+COLLECT_PER_POD = 0.0005
+"""Seconds in which changes of a SharePod's pods are taken together, which look at all of its pods: a thousand replicas
+starting are not a thousand plans."""
 INVALID_RETRY = 300.0
 """Seconds after which a template that the API server called invalid is tried again: a policy may have changed."""
 FIRST_REFUSAL_RETRY = 1.0
@@ -130,7 +132,8 @@ class SharePodController:
         """A pod came, changed or went; whoever owned or owns it is looked at."""
         for record in (old, new):
             if record is not None and record.owner is not None and record.owner.kind == names.KIND:
-                self._queue.add_after(record.owner.uid, COLLECT)
+                pods = self._cache.pod_count(record.owner.uid)
+                self._queue.add_after(record.owner.uid, COLLECT + COLLECT_PER_POD * pods)
                 if new is None or new.deleting:
                     self._doubted.add(record.owner.uid)
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from sharepod_operator.kube.api import Api, Json
     from sharepod_operator.manifest.records import SharePodRecord
 
-WORKERS = 8
+WORKERS = 4
+"""Statuses written at a time: while pods wait to be bound, the API server is to bind them first."""
 MIN_INTERVAL = 1.0
 """Seconds between two writes of one SharePod's status."""
 AFTER_CONFLICT = 0.1

@@ -45,8 +45,8 @@ WORD_BYTES = 128
 REMEMBERED = 16_384
 """Events remembered for counting repetitions; the least recent are forgotten first and then start anew."""
 QUEUE = 4_096
-WRITERS = 4
-"""Event writes in flight: a flood of events must leave room for Bindings."""
+WRITERS = 2
+"""Event writes in flight: while pods wait to be bound, the API server is to bind them first and tell of it afterwards."""
 ATTEMPTS = 4
 _BACKOFF = 0.5
 
