@@ -157,9 +157,9 @@ class Settings:
     """A leader that could not renew for so long stops writing."""
     retry_period: float = _setting(2.0, _duration(0.05, 3600))
     """Time between two tries to get or renew the Lease."""
-    writes_in_flight: int = _setting(32, _number(1, 1024))
+    writes_in_flight: int = _setting(128, _number(1, 1024))
     """Writes to the API server at the same time."""
-    bind_in_flight: int = _setting(24, _number(1, 1024))
+    bind_in_flight: int = _setting(96, _number(1, 1024))
     """Bindings among them."""
     initial_backoff: float = _setting(1.0, _duration(0.01, 3600))
     """How long a pod that did not fit waits at least; doubles with each attempt."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -27,7 +28,7 @@ from sharepod_operator.manifest import names
 from sharepod_operator.manifest.render import DEFAULT_RENDERING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from datetime import datetime
     from random import Random
 
@@ -40,8 +41,12 @@ if TYPE_CHECKING:
     from sharepod_operator.manifest.render import Rendering
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
-WORKERS = 16
+WORKERS = 64
+"""SharePods that Pods are made for at a time."""
+IN_FLIGHT = 64
+"""Pods of one SharePod that are created or deleted at a time: a Binding must not wait behind five hundred of them."""
 COLLECT = 0.05
 COLLECT_PER_POD = 0.0005
 """Seconds in which changes of a SharePod's pods are taken together, which look at all of its pods: a thousand replicas
@@ -260,7 +265,7 @@ class SharePodController:
         known.accepted, known.refused, known.refusals = True, None, 0
 
     async def _delete(self, pods: Sequence[PodRecord]) -> None:
-        failed = await _all(self._writer.delete(pod) for pod in pods)
+        failed = await _all(self._writer.delete, pods)
         if failed:
             raise failed[0]
 
@@ -270,7 +275,7 @@ class SharePodController:
         Raises:
             ApiError: something failed that says nothing about the SharePod.
         """
-        failed = await _all(self._writer.create(sharepod, slot) for slot in slots)
+        failed = await _all(partial(self._writer.create, sharepod), slots)
         refusals = [refused for refused in map(refusal_of, failed) if refused is not None]
         if refusals:
             self._refuse(known, refusals[0])
@@ -333,17 +338,19 @@ def _health(record: NodeRecord | None) -> object:
     return record.node.ready, frozenset(device.uuid for device in record.node.devices if device.healthy)
 
 
-async def _all(calls: Iterable[Coroutine[None, None, None]]) -> list[ApiError]:
-    """Make all calls at once and return the errors of those that failed."""
+async def _all(call: Callable[[T], Awaitable[None]], items: Sequence[T]) -> list[ApiError]:
+    """Make the call for each item, IN_FLIGHT at a time, and return the errors of those that failed."""
     failed: list[ApiError] = []
+    waiting = iter(items)
 
-    async def collect(call: Coroutine[None, None, None]) -> None:
-        try:
-            await call
-        except ApiError as error:
-            failed.append(error)
+    async def work() -> None:
+        for item in waiting:
+            try:
+                await call(item)
+            except ApiError as error:
+                failed.append(error)
 
     async with asyncio.TaskGroup() as group:
-        for call in calls:
-            group.create_task(collect(call))
+        for _ in range(min(IN_FLIGHT, len(items))):
+            group.create_task(work())
     return failed

@@ -44,7 +44,8 @@ NOTE_BYTES = 1024
 WORD_BYTES = 128
 REMEMBERED = 16_384
 """Events remembered for counting repetitions; the least recent are forgotten first and then start anew."""
-QUEUE = 4_096
+QUEUE = 16_384
+"""Events that wait to be written, 2 KB each; a flood of ten thousand SharePods makes twenty thousand."""
 WRITERS = 2
 """Event writes in flight: while pods wait to be bound, the API server is to bind them first and tell of it afterwards."""
 ATTEMPTS = 4

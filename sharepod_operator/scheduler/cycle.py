@@ -52,7 +52,7 @@ class SchedulerOptions:
 
     scheduler_names: frozenset[str]
     policy: Policy
-    binds_in_flight: int = 24
+    binds_in_flight: int = 96
     initial_backoff: float = 1.0
     max_backoff: float = 10.0
     leftover_after: float = 300.0

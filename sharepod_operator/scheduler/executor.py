@@ -62,7 +62,7 @@ class Executor:
         api: Api,
         done: Callable[[PodRecord, Assigned, BindOutcome], None],
         *,
-        in_flight: int = 24,
+        in_flight: int = 96,
         sleep: Callable[[float], Coroutine[None, None, None]] = asyncio.sleep,
     ) -> None:
         self._cache = cache
