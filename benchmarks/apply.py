@@ -21,10 +21,14 @@ from benchmarks.trail import writes
 from sharepod_operator.kube.api import SHAREPODS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from benchmarks.plane import Json, Plane
     from benchmarks.trail import Request
 
 BARS = {"singles": 2.5, "replicas": 1.0, "writes_per_sharepod": 5.0}
+WARM_UP = 100
+"""Pods of each side that are made before anything is measured: an API server that has just started is slow for whoever comes first."""
 NODES = 100
 NAMESPACE = "bench"
 
@@ -53,8 +57,10 @@ class Round:
     """Seconds from the first create to the last Binding."""
     told: float
     """Seconds from the first create to the last status."""
+    cpu_bound: dict[str, float]
+    """CPU seconds of each process until all were bound."""
     cpu: dict[str, float]
-    """CPU seconds of each process."""
+    """CPU seconds of each process until every status was true."""
     writes: Counter[str]
     """Changes that the operator made."""
 
@@ -80,6 +86,7 @@ async def measure(plane: Plane, side: Side, work: Work, pods: int) -> Round:
         return len(found.items) == objects and all(_is_true(each) for each in found.items)
 
     await plane.until("all pods bound", seen, all_bound)
+    until_bound = difference(before, plane.cpu())
     await plane.until("every status true", seen, all_told, every=0.4)
     told = max(each.answered for each in _of(seen, status))
     spent = difference(before, plane.cpu())
@@ -87,7 +94,7 @@ async def measure(plane: Plane, side: Side, work: Work, pods: int) -> Round:
     first = min(each.received for each in seen if each.verb == "create" and each.resource == resource.plural)
     bound = max(each.answered for each in _of(seen, "pods/binding"))
     await plane.clear(NAMESPACE)
-    return Round(side, work, bound - first, told - first, spent, writes(seen, OPERATOR))
+    return Round(side, work, bound - first, told - first, until_bound, spent, writes(seen, OPERATOR))
 
 
 def _of(seen: list[Request], resource: str) -> list[Request]:
@@ -107,6 +114,10 @@ async def run(pods: int, rounds: int) -> list[Round]:
     """Alternate the two sides."""
     done: list[Round] = []
     async with control_plane(NODES, [NAMESPACE]) as plane:
+        await measure(plane, Side.NATIVE, Work.REPLICAS, WARM_UP)
+        plane.start_operator()
+        await measure(plane, Side.OURS, Work.REPLICAS, WARM_UP)
+        plane.stop_operator()
         for _ in range(rounds):
             plane.start_operator()
             for work in Work:
@@ -138,10 +149,10 @@ _SHORT = {
 }
 
 
-def rate(done: list[Round], side: Side, work: Work, pods: int) -> float:
-    """Pods bound per second over all rounds."""
-    times = [each.bound for each in done if (each.side, each.work) == (side, work)]
-    return pods * len(times) / sum(times)
+def ratio(done: list[Round], work: Work, seconds: Callable[[Round], float]) -> float:
+    """How many times as fast as the native pair we were over all rounds."""
+    ours, native = (sum(seconds(each) for each in done if (each.side, each.work) == (side, work)) for side in Side)
+    return native / ours
 
 
 def main() -> None:
@@ -153,18 +164,18 @@ def main() -> None:
     before = load()
     print(f"{'':<18}{'bound s':>7}{'pods/s':>9}{'status s':>9}{'pods/s':>9}{'CPU ms':>9}   CPU seconds of each process")
     done = asyncio.run(run(options.pods, options.rounds))
-    ratios = {
-        str(work): rate(done, Side.OURS, work, options.pods) / rate(done, Side.NATIVE, work, options.pods)
-        for work in Work
-    }
+    ratios = {str(work): ratio(done, work, lambda each: each.bound) for work in Work}
+    told = {str(work): ratio(done, work, lambda each: each.told) for work in Work}
     singles = [each for each in done if (each.side, each.work) == (Side.OURS, Work.SINGLES)]
     per_sharepod = {
         what: round(count / options.pods / len(singles), 3)
         for what, count in sum((each.writes for each in singles), Counter[str]()).items()
     }
     total = round(sum(per_sharepod.values()), 3)
-    for work, ratio in ratios.items():
-        print(f"{work}: {ratio:.2f} times as fast as Deployments with kube-scheduler")
+    for work in Work:
+        print(
+            f"{work}: {ratios[work]:.2f} times as fast as Deployments with kube-scheduler, {told[work]:.2f} to status"
+        )
     print(f"writes per SharePod of one replica: {total:.2f} ({per_sharepod})")
     met = all(ratios[work] >= BARS[work] for work in ratios) and round(total, 2) <= BARS["writes_per_sharepod"]
     result = {
@@ -172,7 +183,8 @@ def main() -> None:
         "pods": options.pods,
         "load_before": before,
         "bars": BARS,
-        "ratios": {work: round(ratio, 2) for work, ratio in ratios.items()},
+        "ratios": {work: round(times, 2) for work, times in ratios.items()},
+        "ratios_to_status": {work: round(times, 2) for work, times in told.items()},
         "rounds": [
             {
                 "work": each.work,
@@ -181,6 +193,7 @@ def main() -> None:
                 "status_s": round(each.told, 3),
                 "pods_per_second_bound": round(options.pods / each.bound, 1),
                 "pods_per_second_status": round(options.pods / each.told, 1),
+                "cpu_s_bound": each.cpu_bound,
                 "cpu_s": each.cpu,
             }
             for each in done

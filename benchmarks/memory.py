@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.plane import CARD, OPERATOR, control_plane, difference, load, sharepod
 from benchmarks.trail import writes
-from sharepod_operator.kube.api import SHAREPODS
+from sharepod_operator.kube.api import LIST_PAGE, SHAREPODS
 
 if TYPE_CHECKING:
     from typing import Any
@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from benchmarks.plane import Json, Plane
     from benchmarks.trail import Request
 
-BARS = {"memory_mib": 400, "cold_start_s": 15, "requests_per_second_at_rest": 1.0, "writes_of_hopeless": 0}
+BARS = {
+    "memory_mib": 400,
+    "cold_start_s": 15,
+    "requests_per_second_at_rest": 1.0,
+    "writes_of_hopeless": 0,
+    "statuses_wrong": 0,
+}
 NODES = 1000
 NAMESPACE = "bench"
 HOPELESS_EVERY = 5
@@ -96,6 +102,14 @@ async def rest(plane: Plane, seconds: float) -> dict[str, Any]:
     }
 
 
+async def wrong_statuses(plane: Plane, count: int) -> int:
+    """SharePods whose status does not say by now what became of them."""
+    found = await plane.api.list(SHAREPODS, namespace=NAMESPACE, limit=LIST_PAGE)
+    right = Counter(_word(each) for each in found.items)
+    hopeless = len(range(0, count, HOPELESS_EVERY))
+    return abs(count - hopeless - right["AllPlaced"]) + abs(hopeless - right["Unsatisfiable"] - right["Unschedulable"])
+
+
 async def run(count: int, seconds: float) -> dict[str, Any]:
     """All of it."""
     async with control_plane(NODES, [NAMESPACE]) as plane:
@@ -107,6 +121,7 @@ async def run(count: int, seconds: float) -> dict[str, Any]:
         result["cold_start_s"] = round(plane.start_operator(leftover_after=LOOK_AGAIN), 2)
         await plane.quiet(SETTLED)
         result["at_rest"] = await rest(plane, seconds)
+        result["statuses_wrong"] = await wrong_statuses(plane, count)
         cold, cold_peak = plane.memory()
     memory = {
         "nodes_only": with_nodes,
@@ -136,6 +151,7 @@ def main() -> None:
         ("at rest, API requests per second", f"{at_rest['requests_per_second']}"),
         ("at rest, CPU of the operator, s/s", f"{at_rest['cpu_s']['operator'] / at_rest['seconds']:.3f}"),
         ("looks at hopeless pods / writes", f"{at_rest['looks']} / {at_rest['writes']}"),
+        ("statuses that are wrong afterwards", f"{found['statuses_wrong']}"),
     )
     for name, value in rows:
         print(f"{name:<36}{value}")
@@ -144,6 +160,7 @@ def main() -> None:
         and found["cold_start_s"] < BARS["cold_start_s"]
         and at_rest["requests_per_second"] < BARS["requests_per_second_at_rest"]
         and at_rest["writes"] <= BARS["writes_of_hopeless"]
+        and found["statuses_wrong"] <= BARS["statuses_wrong"]
     )
     result = {
         "benchmark": "memory",
@@ -157,6 +174,12 @@ def main() -> None:
     }
     print(json.dumps(result))
     raise SystemExit(0 if met else 1)
+
+
+def _word(sharepod: Json) -> str:
+    """The reason of its condition Scheduled."""
+    conditions = sharepod.get("status", {}).get("conditions", ())
+    return next((each["reason"] for each in conditions if each["type"] == "Scheduled"), "")
 
 
 def _attempts(plane: Plane) -> int:

@@ -36,6 +36,8 @@ MIN_INTERVAL = 1.0
 AFTER_CONFLICT = 0.1
 FEW = 50
 """Replicas up to which details are cheap: more make tens of kilobytes, each time that one of them starts."""
+PATIENCE = 10.0
+"""Seconds for which a first status that isn't the last one gives way to others that are due."""
 STALLED = 5.0
 """Seconds without any move after which details are written although replicas wait, or start."""
 
@@ -94,6 +96,8 @@ class StatusWriter:
         self._written: dict[str, float] = {}
         self._moved: dict[str, float] = {}
         """When something last changed, as far as this process saw."""
+        self._unwritten: dict[str, float] = {}
+        """Since when there is something to say of a SharePod without any status."""
 
     def __len__(self) -> int:
         """Statuses that are to be written now."""
@@ -106,6 +110,8 @@ class StatusWriter:
     def acted(self, sharepod: SharePodRecord, refused: Refused | None, pods: Sequence[ReplicaState]) -> None:
         """The controller did what there was to do for the SharePod as it stands here."""
         self._acted[sharepod.uid] = _Acted(sharepod.generation, sharepod.template_hash, refused)
+        if not sharepod.status:
+            self._unwritten.setdefault(sharepod.uid, asyncio.get_running_loop().time())
         wait = pace_of(sharepod, sharepod_view(sharepod, refused), pods).value
         self._queue.add_after(sharepod.uid, max(wait, self._pause_left(sharepod.uid)))
 
@@ -115,11 +121,15 @@ class StatusWriter:
         self._acted.pop(uid, None)
         self._written.pop(uid, None)
         self._moved.pop(uid, None)
+        self._unwritten.pop(uid, None)
         self._announcer.forget(uid)
 
     async def _write(self, uid: str) -> None:
         seen = self._look(uid)
         if seen is None:
+            return
+        if self._gives_way(seen):
+            self._queue.add_after(uid, Pace.FRESH.value)
             return
         if not seen.details:
             self._queue.add_after(uid, STALLED)
@@ -148,6 +158,7 @@ class StatusWriter:
         self._written[uid] = asyncio.get_running_loop().time()
         self._queue.succeeded(uid)
         self._moved[uid] = self._written[uid]
+        self._unwritten.pop(uid, None)
         self._cache.observe_sharepod(answer)
         self._announcer.status_written(sharepod, seen.view, seen.pods, seen.previous, seen.status)
 
@@ -163,6 +174,12 @@ class StatusWriter:
         previous = sharepod.status.value
         status = render_status(view, pods, previous, self._now(), details=details)
         return _Seen(sharepod, view, pods, previous, status, details)
+
+    def _gives_way(self, seen: _Seen) -> bool:
+        """Whether others are due and this one will have better news soon: where many start, each then needs one write."""
+        if pace_of(seen.sharepod, seen.view, seen.pods) is not Pace.FRESH or len(self._queue) <= WORKERS:
+            return False
+        return asyncio.get_running_loop().time() - self._unwritten.get(seen.sharepod.uid, 0.0) < PATIENCE
 
     @staticmethod
     def _is_worth_details(view: SharePodView, pods: Sequence[ReplicaState]) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sharepod_operator.cache.cache import Verdict
+from sharepod_operator.controller.status_writer import PATIENCE, WORKERS
 from sharepod_operator.core.status_details import DETAILS
 from sharepod_operator.kube.api import EVENTS, PODS, SHAREPODS, Json
 from tests.support.controller_world import NAMESPACE, Cluster, Operator, new_cluster, sharepod
@@ -86,6 +87,20 @@ async def test_a_slow_start_is_shown_before_it_is_over() -> None:
         await operator.settle()
 
     assert 2 == len(operator.writes("patch", SHAREPODS))
+
+
+async def test_where_many_start_most_need_one_status() -> None:
+    """First statuses that would soon be out of date give way, and yet each is there after a while."""
+    cluster = new_cluster(runs=False)
+    for number in range(40):
+        cluster.apply(sharepod(f"s-{number}"))
+    async with Operator(cluster) as operator:
+        await operator.pass_time(6)
+        early = len(operator.writes("patch", SHAREPODS))
+        await operator.pass_time(PATIENCE)
+        assert all(cluster.status(f"s-{number}") for number in range(40))
+
+    assert early <= 3 * WORKERS
 
 
 async def test_a_thousand_replicas_write_details_at_rest_only() -> None:
