@@ -11,8 +11,7 @@ from sharepod_operator.manifest import names
 from tests.support import invariants
 from tests.support.gpu_nodes import NODES, A
 from tests.support.invariants import ledger
-from tests.support.operator_process import OperatorProcess
-from tests.support.rights import NAMESPACE, operator_kubeconfig
+from tests.support.serving import serving_koordinator
 from tests.support.workbench import COLLECTED, Workbench, gpu, sharepod
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from sharepod_operator.localcluster.binaries import Binaries
     from sharepod_operator.localcluster.cluster import Cluster
+    from tests.support.operator_process import OperatorProcess
 
 Json = dict[str, Any]
 GIB = 1 << 30
@@ -29,25 +29,10 @@ GIB = 1 << 30
 def operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     """One operator with the rights of its service account that serves two scheduler names, and eight GPUs."""
     cluster.add_nodes(NODES)
-    cluster.client.patch(_CONFIG, {"data": {"schedulers": f"{names.SCHEDULER_NAME}, koord-scheduler"}})
-    folder = tmp_path_factory.mktemp("plain")
-    with OperatorProcess(
-        operator_kubeconfig(cluster),
-        folder,
-        lease_namespace=NAMESPACE,
-        lease_name="plain",
-        scheduler_names=f"{names.SCHEDULER_NAME},koord-scheduler",
-    ) as running:
-        running.wait_leading()
+    with serving_koordinator(cluster, tmp_path_factory.mktemp("plain")) as running:
         yield running
-        assert running.stop() == 0, running.tail()
-        assert running.complaints() == []
-    cluster.client.patch(_CONFIG, {"data": {"schedulers": names.SCHEDULER_NAME}})
     for node in NODES:
         cluster.remove_node(node.name)
-
-
-_CONFIG = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/configmaps/{names.POLICY_CONFIG_MAP}"
 
 
 @pytest.fixture

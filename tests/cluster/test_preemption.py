@@ -15,8 +15,8 @@ from tests.support import invariants
 from tests.support.audit import requests
 from tests.support.cluster_objects import priority_class
 from tests.support.invariants import ledger
-from tests.support.operator_process import OperatorProcess
-from tests.support.rights import NAMESPACE, USER, operator_kubeconfig
+from tests.support.rights import USER
+from tests.support.serving import serving_koordinator
 from tests.support.workbench import COLLECTED, Workbench, gpu, sharepod
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sharepod_operator.localcluster.binaries import Binaries
     from sharepod_operator.localcluster.cluster import Cluster
     from tests.cluster.conftest import AddNodes
+    from tests.support.operator_process import OperatorProcess
 
 Json = dict[str, Any]
 
@@ -36,31 +37,18 @@ GRACE = 6
 """Seconds that a victim takes to go: time enough to look at it on a loaded machine."""
 A_WHILE = 3.0
 """Seconds for which nothing must change; a pod that fits is bound in a tenth of one."""
-_CONFIG = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/configmaps/{names.POLICY_CONFIG_MAP}"
 _CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
 @pytest.fixture(scope="module")
 def operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     """One operator with the rights of its service account, which serves Koordinator's scheduler name too."""
-    cluster.client.patch(_CONFIG, {"data": {"schedulers": f"{names.SCHEDULER_NAME}, koord-scheduler"}})
     for name, value in CLASSES.items():
         cluster.client.apply(priority_class(name, value))
-    folder = tmp_path_factory.mktemp("preemption")
-    with OperatorProcess(
-        operator_kubeconfig(cluster),
-        folder,
-        lease_namespace=NAMESPACE,
-        lease_name="preemption",
-        scheduler_names=f"{names.SCHEDULER_NAME},koord-scheduler",
-    ) as running:
-        running.wait_leading()
+    with serving_koordinator(cluster, tmp_path_factory.mktemp("preemption")) as running:
         yield running
-        assert running.stop() == 0, running.tail()
-        assert running.complaints() == []
     for name in CLASSES:
         cluster.client.delete(f"{_CLASSES}/{name}")
-    cluster.client.patch(_CONFIG, {"data": {"schedulers": names.SCHEDULER_NAME}})
 
 
 @pytest.fixture
