@@ -133,8 +133,9 @@ class Engine:
         pods = Reflector(
             api,
             PODS,
-            StoreSink(self.cache.store(PODS.plural), partial(self._resynced, PODS.plural)),
+            StoreSink(self.cache.store(PODS.plural)),
             page=LIST_PAGE,
+            on_synced=partial(self._resynced, PODS.plural),
             count=partial(self.metrics.watch_event, PODS.plural),
             clock=clock,
             rng=rng,

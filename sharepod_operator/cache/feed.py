@@ -132,16 +132,14 @@ class StoreSink:
     the events before it, unless etcd was restored from a snapshot.
     """
 
-    def __init__(self, store: AnyStore, on_synced: Callable[[], None]) -> None:
+    def __init__(self, store: AnyStore) -> None:
         self._store = store
-        self._on_synced = on_synced
         self._seen = 0
 
     def replace(self, items: Sequence[Json], resource_version: str) -> None:
         """A full list."""
         self._store.replace(items, int(resource_version), self._seen)
         self._seen = int(resource_version)
-        self._on_synced()
 
     def observe(self, kind: str, body: Json) -> None:
         """One watch event."""

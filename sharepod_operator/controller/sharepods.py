@@ -18,7 +18,7 @@ import structlog
 from sharepod_operator.controller.announcer import Announcer
 from sharepod_operator.controller.replica_writer import ReplicaWriter, refusal_of, trouble_of
 from sharepod_operator.controller.status_writer import StatusWriter
-from sharepod_operator.controller.view import problem_of, replica_states, sharepod_view
+from sharepod_operator.controller.view import problem_of, replica_states, sharepod_view, slot_of
 from sharepod_operator.controller.workqueue import LONGEST_BACKOFF, WorkQueue
 from sharepod_operator.core.replicas import Plan, Slot, plan
 from sharepod_operator.core.status import Reason, next_available
@@ -100,6 +100,8 @@ class SharePodController:
         self._known: dict[str, _Known] = {}
         self._doubted: set[str] = set()
         """SharePods of which a pod went away: perhaps because they are gone themselves, and nobody has told us."""
+        self._spent: dict[str, dict[int, int]] = {}
+        """The last incarnation of each ordinal of which this process saw a pod go."""
         cache.subscribe(self)
 
     async def run(self) -> None:
@@ -141,6 +143,8 @@ class SharePodController:
                 self._queue.add_after(record.owner.uid, COLLECT + COLLECT_PER_POD * pods)
                 if new is None or new.deleting:
                     self._doubted.add(record.owner.uid)
+        if old is not None and new is None:
+            self._note_spent(old)
 
     def verdict_changed(self, pod: PodRecord) -> None:
         """The scheduler has a new word on a waiting pod."""
@@ -185,7 +189,7 @@ class SharePodController:
                 return
             known = self._knowledge(sharepod)
             pods = replica_states(sharepod, self._cache)
-            todo = plan(sharepod.wanted, pods, self._now())
+            todo = plan(sharepod.wanted, pods, self._now(), self._spent.get(uid, {}))
             if not todo.delete and not self._is_blocked(known) and _must_be_validated(known, todo, pods):
                 await self._validate(sharepod, known, todo)
                 continue
@@ -306,9 +310,17 @@ class SharePodController:
         if known.refusals == 1:
             log.info("PodRefused", message=refused.message, reason=refused.reason.value)
 
+    def _note_spent(self, pod: PodRecord) -> None:
+        slot = slot_of(pod)
+        if pod.owner is None or pod.owner.uid not in self._cache.sharepods or slot is None:
+            return
+        spent = self._spent.setdefault(pod.owner.uid, {})
+        spent[slot.ordinal] = max(slot.incarnation, spent.get(slot.ordinal, 0))
+
     def _forget(self, uid: str) -> None:
         self._known.pop(uid, None)
         self._doubted.discard(uid)
+        self._spent.pop(uid, None)
         self._queue.forget(uid)
         self._status.forget(uid)
 

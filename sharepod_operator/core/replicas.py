@@ -4,7 +4,7 @@ The rules are those of Kubernetes' ReplicaSet controller, which faas-share copie
 deletion is that of ActivePodsWithRanks, a pod on its way out is replaced at once. Three things differ:
 
 - A replica has an *ordinal*, and each pod that served it an *incarnation*; both are in the pod's name. So a create that
-  is repeated after a crash meets its own pod instead of making a second one.
+  is repeated after a crash meets its own pod instead of making a second one, and a replacement has another name.
 - A pod that ended as its restartPolicy allows is done: it is kept, keeps its ordinal, and is not made again.
 - A pod that the kubelet or the node-lifecycle controller ended is a lost race, not a result. It is replaced after a delay
   that doubles with each loss of the same ordinal, and its object is deleted once the replacement exists, as the
@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -136,10 +137,19 @@ def wanted_replicas(replicas: int, floor: int) -> int:
     return max(replicas, min(floor, MAX_REPLICAS)) if replicas > 0 else 0
 
 
-def plan(wanted: int, pods: Iterable[ReplicaState], now: datetime) -> Plan:
+def plan(
+    wanted: int, pods: Iterable[ReplicaState], now: datetime, spent: Mapping[int, int] = MappingProxyType({})
+) -> Plan:
     """The pods to create and to delete so that `wanted` replicas are active or done.
 
     A pod of an outdated template is replaced while it is unbound, or once it has ended; a bound one runs on.
+
+    Args:
+        wanted: the number of replicas.
+        pods: those that are there, in whatever state.
+        now: the time.
+        spent: the last incarnation of each ordinal whose pods are gone, as far as somebody has seen them go. Whoever is
+            late to delete such a pod by its name must not meet a new one.
     """
     everything = sorted(pods, key=lambda pod: pod.uid)
     outdated = [pod for pod in everything if pod.active and not pod.current and not pod.node]
@@ -147,7 +157,7 @@ def plan(wanted: int, pods: Iterable[ReplicaState], now: datetime) -> Plan:
     done = [pod for pod in everything if pod.done and pod.current]
     surplus = scale_down_order(active, now)[: len(active) - wanted] if len(active) > wanted else []
     missing = max(0, wanted - len(active) - len(done))
-    create, look_again = _vacancies(missing, everything, {pod.ordinal for pod in (*active, *done)}, now)
+    create, look_again = _vacancies(missing, everything, {pod.ordinal for pod in (*active, *done)}, now, spent)
     # What ended without being done goes as soon as nothing is missing any more: then its replacement is there.
     over = [pod for pod in everything if pod.finished and not pod.deleting and not (pod.done and pod.current)]
     delete = [*surplus, *(over if not missing else ())]
@@ -178,7 +188,7 @@ def replacement_delay(losses: int) -> timedelta:
 
 
 def _vacancies(
-    missing: int, pods: Iterable[ReplicaState], taken: set[int], now: datetime
+    missing: int, pods: Iterable[ReplicaState], taken: set[int], now: datetime, spent: Mapping[int, int]
 ) -> tuple[list[Slot], timedelta | None]:
     """The slots for the missing replicas, lowest free ordinals first, and when the next delayed one is due."""
     if not missing:
@@ -196,13 +206,14 @@ def _vacancies(
             continue
         before = last.get(ordinal)
         if before is None:
-            slots.append(Slot(ordinal))
+            slots.append(Slot(ordinal, spent.get(ordinal, -1) + 1))
             continue
         wait = _delay_left(before, now)
         if wait > timedelta(0):
             waits.append(wait)
         else:
-            slots.append(Slot(ordinal, before.incarnation + 1, _losses_after(before, now)))
+            last_used = max(before.incarnation, spent.get(ordinal, -1))
+            slots.append(Slot(ordinal, last_used + 1, _losses_after(before, now)))
     return slots, min(waits, default=None)
 
 

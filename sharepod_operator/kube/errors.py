@@ -44,9 +44,9 @@ class ApiError(Exception):
 
     @property
     def field_causes(self) -> tuple[str, ...]:
-        """The server's causes as `field: message` lines, bounded; empty where it named no field."""
-        causes = self.details.get("causes") or ()
-        return tuple(bounded(f"{cause.get('field', '')}: {cause.get('message', '')}") for cause in causes[:10])
+        """The server's causes as `field: message` lines, bounded; empty where it named no field, as for a policy's refusal."""
+        causes = [cause for cause in self.details.get("causes") or () if cause.get("field")]
+        return tuple(bounded(f"{cause['field']}: {cause.get('message', '')}") for cause in causes[:10])
 
 
 class NotFound(ApiError):

@@ -54,6 +54,7 @@ class Reflector:
     Args:
         silence: seconds without a sign of life after which the watch is opened again.
         page: objects per page of the list; None fetches it whole.
+        on_synced: called after each full list has reached the sink, and `synced` says so unless the next one is due.
         count: told what came, as the type of the events (`LISTED` for the objects of a list) and how many there were.
 
     Attributes:
@@ -72,6 +73,7 @@ class Reflector:
         label_selector: str | None = None,
         silence: float = SILENCE,
         page: int | None = None,
+        on_synced: Callable[[], None] = lambda: None,
         count: Callable[[str, int], None] = lambda _kind, _number: None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
@@ -87,6 +89,7 @@ class Reflector:
         self._label_selector = label_selector
         self._silence = silence
         self._page = page
+        self._on_synced = on_synced
         self._count = count
         self._clock = Clock(clock, sleep=sleep, rng=rng or random.Random())  # noqa: S311  # spreads retries, keeps no secret
         self._wanted = 1
@@ -158,6 +161,7 @@ class Reflector:
         self._done = wanted
         if not self.resync_due:
             self.synced.set()
+        self._on_synced()
         async with self._listed:
             self._listed.notify_all()
 

@@ -125,11 +125,16 @@ def _owner(sharepod: SharePodRecord) -> Json:
 
 
 def _copied_annotations(sharepod: SharePodRecord) -> dict[str, str]:
-    """The SharePod's annotations, without ours: copied, they would be a ledger entry written by a user."""
+    """The SharePod's annotations, without ours: copied, they would be a ledger entry written by a user.
+
+    KubeShare's request goes along where it is the whole request. Beside typed fields or resources it may be a part that
+    makes no sense by itself, which on a Pod would be refused.
+    """
+    partial = names.KUBESHARE_REQUEST_KEYS if sharepod.gpu_source != "annotations" else ()
     return {
         key: value
         for key, value in sharepod.annotations
-        if not key.startswith(f"{names.GROUP}/") and key != _LAST_APPLIED
+        if not key.startswith(f"{names.GROUP}/") and key != _LAST_APPLIED and key not in partial
     }
 
 

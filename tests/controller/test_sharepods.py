@@ -208,6 +208,22 @@ async def test_a_pod_deleted_by_hand_is_replaced_at_once_under_another_name() ->
     assert 1 == len(cluster.pods()) == len(cluster.status()["placements"])
 
 
+async def test_no_name_comes_back_after_its_pod_is_gone() -> None:
+    """Whoever deletes pods by name, and is late, must not meet their successors."""
+    cluster = new_cluster()
+    cluster.apply(sharepod(replicas=3))
+    async with Operator(cluster) as operator:
+        await operator.settle()
+        first = set(cluster.pods())
+        cluster.scale("bert", 0)
+        await operator.settle()
+        assert {} == cluster.pods()
+        cluster.scale("bert", 3)
+        await operator.settle()
+
+    assert (3, set()) == (len(cluster.pods()), first & set(cluster.pods()))
+
+
 async def test_a_pending_pod_of_an_earlier_template_is_replaced() -> None:
     """An edit while the pod waits: the next pod is of the new template, and observedGeneration follows."""
     cluster = new_cluster(places=False)

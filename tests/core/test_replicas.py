@@ -187,6 +187,15 @@ def test_a_lost_replica_waits_and_then_gets_the_next_incarnation() -> None:
     assert Plan(delete=("a",)) == replaced
 
 
+def test_what_is_gone_never_lends_its_name() -> None:
+    """Neither where nobody serves the ordinal any more, nor where an older pod of it is still there."""
+    again = plan(2, [], NOW, {0: 4})
+    older = plan(1, [pod("a", 0, incarnation=2, deleting=True)], NOW, {0: 4})
+
+    assert (Slot(0, 5), Slot(1)) == again.create
+    assert (Slot(0, 5),) == older.create
+
+
 def test_a_replica_lost_after_a_long_life_starts_the_count_anew() -> None:
     """Only losses in a row slow things down."""
     lost = ended("a", 0, reason="Evicted", incarnation=8, losses=7, created=ago(7200))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sharepod_operator.kube.api import EVENTS, NODES, PODS, SHAREPODS, WatchEvent
+from sharepod_operator.kube.api import EVENTS, NODES, PODS, SHAREPODS, Listing, Resource, WatchEvent
 from sharepod_operator.kube.errors import Conflict, Forbidden, Gone, TooManyRequests
 from sharepod_operator.manifest import names
 from sharepod_operator.manifest.pod import read_pod
@@ -49,6 +49,27 @@ def condition(obj: Json, kind: str) -> tuple[str, str, str]:
 
 def told(server: MemoryServer, reason: str) -> list[Json]:
     return [event for event in server.objects(EVENTS) if event["reason"] == reason]
+
+
+@pytest.mark.parametrize("slow", [PODS, SHAREPODS, NODES], ids=str)
+async def test_work_begins_whichever_list_comes_last(slow: Resource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a start nothing is planned before everything is listed; then all of it is, not only what changes later."""
+    server = MemoryServer(clock=LoopClock())
+    server.put(NODES, node("gpu-a", 2))
+    server.put(SHAREPODS, sharepod("bert", 1, request=0.5))
+    operator = MemoryOperator(server)
+    listed = operator.api.list
+
+    async def slowly(resource: Resource, **options: Any) -> Listing:
+        await asyncio.sleep(10.0 if resource == slow else 0.0)
+        return await listed(resource, **options)
+
+    monkeypatch.setattr(operator.api, "list", slowly)
+    async with operator:
+        await asyncio.sleep(20.0)
+        await operator.settle()
+
+    assert 1 == len(bound(server))
 
 
 async def test_what_does_not_fit_says_why_and_costs_no_write_per_retry() -> None:

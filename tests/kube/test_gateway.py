@@ -263,7 +263,12 @@ class TestErrors:
     async def test_a_long_message_is_bounded_to_one_line(self, gateway: Gateway, server: tuple[Server, str]) -> None:
         """An Invalid answer may repeat a whole podSpec; logs and conditions must not."""
         server[0].script = [
-            status(422, "Invalid", "a\nb " * 1000, causes=[{"field": "spec.x", "message": "Required value"}])
+            status(
+                422,
+                "Invalid",
+                "a\nb " * 1000,
+                causes=[{"field": "spec.x", "message": "Required value"}, {"message": "denied by a policy"}],
+            )
         ]
         with pytest.raises(errors.Invalid) as caught:
             await gateway.create(PODS, {}, namespace="ml")

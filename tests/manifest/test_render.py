@@ -85,6 +85,17 @@ def test_labels_of_the_sharepod_win_except_two() -> None:
     assert expected == render(labels=labels)["metadata"]["labels"]
 
 
+def test_a_part_of_a_request_is_not_copied() -> None:
+    """What fills up typed fields, or is overruled by them, is no request by itself; a whole one goes along."""
+    part = {"kubeshare/gpu_mem": "1073741824", "kubeshare/sched_affinity": "red", "team": "blue"}
+    whole = {"kubeshare/gpu_request": "0.5", "kubeshare/gpu_limit": "1.0", "kubeshare/gpu_mem": "1073741824"}
+    beside = render(annotations=part, gpu={"request": 0.5})["metadata"]["annotations"]
+    alone = render(annotations=whole)["metadata"]["annotations"]
+
+    assert {"team", names.GPU_REQUEST, names.TEMPLATE_HASH} == set(beside)
+    assert set(whole) < set(alone)
+
+
 def test_annotations_are_copied_but_never_a_ledger_entry() -> None:
     """A user's faasshare.tum/* annotations would be a ledger entry that he wrote himself."""
     annotations = {
