@@ -18,7 +18,7 @@ from sharepod_operator.core.model import Placed, Shape, Unschedulable
 from sharepod_operator.core.placement import decide, place_on
 from sharepod_operator.core.ports import next_port
 from sharepod_operator.core.queue import Change, Hint, Queue
-from sharepod_operator.core.reasons import NodeReason, message
+from sharepod_operator.core.reasons import NodeReason
 from sharepod_operator.core.volumes import with_volumes
 from sharepod_operator.observability.metrics import AttemptOutcome
 from sharepod_operator.scheduler.executor import Bound, Executor, Lost, Refused
@@ -194,8 +194,7 @@ class Scheduler:
         """Nothing takes it: perhaps somebody less important can leave for it. If not, it waits and says why."""
         assert self._group is not None
         self.queue.refuse(record.pod, refused, now, shape if isinstance(shape, Shape) else None)
-        self._telling.refused(refused)
-        text = message(refused, gpu=record.pod.shape.gpu is not None)
+        text = self._telling.refused(refused, gpu=record.pod.shape.gpu is not None)
         verdict = None
         if not isinstance(shape, Unschedulable) and not refused.unsatisfiable:
             verdict = self._preempting.refused(self._group, record, shape, text)

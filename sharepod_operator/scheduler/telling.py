@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import structlog
 
 from sharepod_operator.core.quantity import format_bytes, format_milli
+from sharepod_operator.core.reasons import message
 from sharepod_operator.kube.recorder import EventType
 from sharepod_operator.scheduler.reporter import pod_reference
 
@@ -20,21 +22,45 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
+WORDS_KEPT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What is said of a refusal: a thousand equal pods share it, and it names every GPU of the cluster."""
+
+    refused: Unschedulable
+    text: str
+    reasons: frozenset[str]
+
+    @classmethod
+    def of(cls, refused: Unschedulable, *, gpu: bool) -> Self:
+        reason = attrgetter("reason")
+        reasons = frozenset({*map(reason, refused.nodes.values()), *map(reason, refused.devices.values())})
+        return cls(refused, message(refused, gpu=gpu), reasons)
+
+
 class Telling:
     """The scheduler's observer in a running operator."""
 
     def __init__(self, metrics: Metrics, recorder: Recorder) -> None:
         self._metrics = metrics
         self._recorder = recorder
+        self._words: dict[int, _Words] = {}
 
     def attempted(self, outcome: AttemptOutcome, seconds: float | None) -> None:
         """One decision was made, or failed before it was one."""
         self._metrics.attempt(outcome, seconds)
 
-    def refused(self, refused: Unschedulable) -> None:
-        """A pod found no place: each reason counts once, however many nodes and GPUs gave it."""
-        reason = attrgetter("reason")
-        self._metrics.refused({*map(reason, refused.nodes.values()), *map(reason, refused.devices.values())})
+    def refused(self, refused: Unschedulable, *, gpu: bool) -> str:
+        """A pod found no place: each reason counts once, however many nodes and GPUs gave it. Returns the sentence for it."""
+        words = self._words.get(id(refused))
+        if words is None or words.refused is not refused:
+            words = self._words[id(refused)] = _Words.of(refused, gpu=gpu)
+            if len(self._words) > WORDS_KEPT:
+                del self._words[next(iter(self._words))]
+        self._metrics.refused(words.reasons)
+        return words.text
 
     def bound(self, record: PodRecord, assigned: Assigned, seconds: float) -> None:
         """The pod is bound: once in the log, once as an event named after the pod, so that no restart doubles it."""
