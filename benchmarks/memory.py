@@ -14,6 +14,7 @@ import json
 import re
 import time
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -110,6 +111,10 @@ async def wrong_statuses(plane: Plane, count: int) -> int:
     return abs(count - hopeless - right["AllPlaced"]) + abs(hopeless - right["Unsatisfiable"] - right["Unschedulable"])
 
 
+async def _all_right(plane: Plane, count: int) -> bool:
+    return not await wrong_statuses(plane, count)
+
+
 async def run(count: int, seconds: float) -> dict[str, Any]:
     """All of it."""
     async with control_plane(NODES, [NAMESPACE]) as plane:
@@ -119,6 +124,7 @@ async def run(count: int, seconds: float) -> dict[str, Any]:
         placed, peak = plane.memory()
         plane.stop_operator()
         result["cold_start_s"] = round(plane.start_operator(leftover_after=LOOK_AGAIN), 2)
+        await plane.until("every status is right", [], partial(_all_right, plane, count), every=2.0)
         await plane.quiet(SETTLED)
         result["at_rest"] = await rest(plane, seconds)
         result["statuses_wrong"] = await wrong_statuses(plane, count)

@@ -7,6 +7,7 @@ tests run the same engine against an API server in memory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 WATCHED_THROUGH_KOPF = (NODES, SHAREPODS, PDBS, PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES)
+EVENTS_GRACE = 3.0
+"""Seconds that events get to be written when the operator stops; after a flood most of them would take minutes."""
 CACHES = (PODS.plural, *(resource.plural for resource in WATCHED_THROUGH_KOPF))
 """What must have been listed once before anything is planned."""
 MISSING_CRD = f"the resource {names.CRD_NAME} is not installed: kubectl apply -f crds/; the operator goes on as soon as it is there"
@@ -188,15 +191,19 @@ class Engine:
             group.create_task(self.controller.run(), name="controller")
 
     async def drain(self, limit: float) -> None:
-        """Wait until no Binding and no event is in flight, at most `limit` seconds; for when nothing more is decided."""
+        """Wait until no Binding is in flight, at most `limit` seconds, and then a little for events; for when nothing more
+        is decided.
+        """
         try:
             async with asyncio.timeout(limit):
                 await self.scheduler.drained()
-                await self.recorder.flush()
         except TimeoutError:
             log.warning(
-                "Undrained", message=f"writes were still in flight after {limit:.0f} s; the next leader looks again"
+                "Undrained", message=f"Bindings were still in flight after {limit:.0f} s; the next leader looks again"
             )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EVENTS_GRACE):
+                await self.recorder.flush()
 
     async def _resync_pods(self) -> None:
         """The reflector lists when it has to; this makes it list now and then although nothing seems wrong."""

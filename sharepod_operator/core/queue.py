@@ -27,6 +27,8 @@ class Change(StrEnum):
 
     NODE = "node"
     """A node came, or something of it changed that placement looks at."""
+    GATE = "gate"
+    """A node's readiness, cordon or taints changed, and nothing else: under load nodes come and go by the hundred."""
     FREED = "freed"
     """A pod's room on a node is free again."""
     TAGGED = "tagged"
@@ -56,6 +58,7 @@ _HELD_BY_PODS = frozenset(
         NodeReason.PORT_POOL_EXHAUSTED,
     }
 )
+_GATES = frozenset({NodeReason.NOT_READY, NodeReason.UNSCHEDULABLE, NodeReason.TAINT})
 _JOINABLE = frozenset({DeviceReason.AFFINITY_MISMATCH, DeviceReason.DEVICE_PIN})
 
 
@@ -78,6 +81,8 @@ def can_help(hint: Hint, refused: Unschedulable | None, claims: Collection[str] 
     if refused.unsatisfiable:
         return False
     node = refused.nodes.get(hint.node)
+    if hint.change is Change.GATE:
+        return node is not None and node.reason in _GATES  # for any other reason it was open, and did not help
     if hint.change is Change.FREED:
         if node is not None:
             return node.reason in _HELD_BY_PODS

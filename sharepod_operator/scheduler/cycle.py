@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sharepod_operator.cache.cache import Cache
-    from sharepod_operator.core.model import Allocation, Assigned, Decision
+    from sharepod_operator.core.model import Allocation, Assigned, Decision, Node
     from sharepod_operator.core.score import Policy
     from sharepod_operator.kube.api import Api
     from sharepod_operator.kube.recorder import Recorder
@@ -275,10 +275,17 @@ class Scheduler:
 
     def node_changed(self, old: NodeRecord | None, new: NodeRecord | None) -> None:
         """A new or different node may take pods that wait; what was promised on one that is gone is to be looked for anew."""
-        if old is None or new is None or old.node != new.node:
-            record = new or old
-            assert record is not None
+        record = new or old
+        assert record is not None
+        if old is not None and new is not None and old.node == new.node:
+            return
+        if old is None or new is None or not _differ_in_gates_alone(old.node, new.node):
             self._note(Hint(Change.NODE, record.name))
+            return
+        self._note(Hint(Change.GATE, record.name))
+        for uid, promised in self._cache.nominations.items():
+            if promised.node == record.name:
+                self._try_again(self._cache.pods[uid])
 
     def sharepod_changed(self, old: SharePodRecord | None, new: SharePodRecord | None) -> None:
         """SharePods are the controller's."""
@@ -327,6 +334,10 @@ class Scheduler:
                 await self._work.wait()
         except TimeoutError:
             pass
+
+
+def _differ_in_gates_alone(old: Node, new: Node) -> bool:
+    return replace(old, ready=new.ready, unschedulable=new.unschedulable, taints=new.taints) == new
 
 
 def _word(refused: Unschedulable) -> str:

@@ -78,6 +78,9 @@ def test_nothing_that_can_help_means_one_look_in_five_minutes() -> None:
     ("hint", "helps"),
     [
         (Hint(Change.NODE, "new"), True),
+        (Hint(Change.GATE, "c"), True),  # perhaps its taint is gone
+        (Hint(Change.GATE, "b"), False),  # it was open, and its CPU was short
+        (Hint(Change.GATE, "a"), False),  # it was open, and its GPUs were taken
         (Hint(Change.FREED, "a", ("GPU-a0",)), True),
         (Hint(Change.FREED, "a", ("GPU-a1",)), False),  # room on an unhealthy GPU
         (Hint(Change.FREED, "b"), True),  # CPU was short there
@@ -157,6 +160,7 @@ def test_what_could_never_fit_waits_for_nodes_only() -> None:
     refused = replace(FULL, unsatisfiable="memory 48Gi is more than any GPU has")
 
     assert not can_help(Hint(Change.FREED, "a", ("GPU-a0",)), refused)
+    assert not can_help(Hint(Change.GATE, "c"), refused)
     assert can_help(Hint(Change.NODE, "a"), refused)
 
 

@@ -13,6 +13,7 @@ from sharepod_operator.kube.errors import Conflict, Forbidden, Gone, TooManyRequ
 from sharepod_operator.manifest import names
 from sharepod_operator.manifest.pod import read_pod
 from tests.support.cluster_objects import node, sharepod
+from tests.support.exposition import value
 from tests.support.memory_server import MemoryServer
 from tests.support.operator import LoopClock, MemoryOperator
 
@@ -47,8 +48,34 @@ def condition(obj: Json, kind: str) -> tuple[str, str, str]:
     return found["status"], found["reason"], found["message"]
 
 
+def attempts(operator: MemoryOperator) -> float | None:
+    """How often a pod found no place."""
+    return value(operator.engine.metrics, "sharepod_scheduling_attempts_total", {"outcome": "unschedulable"})
+
+
 def told(server: MemoryServer, reason: str) -> list[Json]:
     return [event for event in server.objects(EVENTS) if event["reason"] == reason]
+
+
+async def test_a_node_that_flaps_wakes_only_those_whom_it_kept_out() -> None:
+    """Under load nodes miss their heartbeats by the hundred; who waits for something else isn't looked at each time."""
+    async with running(gpus=1) as operator:
+        server = operator.server
+        server.put(NODES, cordoned := node("gpu-b", 1) | {"spec": {"unschedulable": True}})
+        server.put(SHAREPODS, sharepod("bert", 2, request=1))
+        await operator.settle()
+        assert 1 == len(bound(server))
+        looks = attempts(operator)
+        for ready in ("False", "True") * 10:
+            flapping = node("gpu-a", 1)
+            flapping["status"]["conditions"][0]["status"] = ready
+            server.put(NODES, flapping)
+            await asyncio.sleep(12.0)
+        assert looks == attempts(operator)
+        server.put(NODES, cordoned | {"spec": {}})
+        await asyncio.sleep(12.0)
+
+    assert 2 == len(bound(server))
 
 
 @pytest.mark.parametrize("slow", [PODS, SHAREPODS, NODES], ids=str)
