@@ -104,14 +104,7 @@ class Engine:
             api,
             self.recorder,
             Telling(self.metrics, self.recorder),
-            SchedulerOptions(
-                frozenset(settings.scheduler_names),
-                policy(settings.policy),
-                settings.bind_in_flight,
-                settings.initial_backoff,
-                settings.max_backoff,
-                settings.leftover_after,
-            ),
+            _scheduler_options(settings),
             now=now,
             may_plan=self.may_plan,
             beat=health.beat,
@@ -262,8 +255,15 @@ class Engine:
         return words
 
     def _sharepods_by_reason(self) -> Mapping[str, int]:
-        words = Counter[str]()
-        for sharepod in self.cache.sharepods.values():
-            conditions = sharepod.status.value.get("conditions") or ()
-            words[next((c["reason"] for c in conditions if c.get("type") == "Ready"), "Unknown")] += 1
-        return words
+        return Counter(sharepod.ready_reason or "Unknown" for sharepod in self.cache.sharepods.values())
+
+
+def _scheduler_options(settings: Settings) -> SchedulerOptions:
+    return SchedulerOptions(
+        frozenset(settings.scheduler_names),
+        policy(settings.policy),
+        settings.bind_in_flight,
+        settings.initial_backoff,
+        settings.max_backoff,
+        settings.leftover_after,
+    )

@@ -141,6 +141,8 @@ class SharePodRecord:
     """Each sentence names a field, its value and what would be right; empty where the SharePod is fine."""
     status: PackedJson = PackedJson()  # noqa: RUF009 - frozen
     """The status last seen; output only, compared with before a write and never read for a decision."""
+    ready_reason: str = ""
+    """Reason of the condition Ready in that status; "" where there is none."""
     template_hash: str = ""
     """Of everything that a replica's Pod is made of."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sharepod_operator.core.quantity import shown
 from sharepod_operator.core.replicas import wanted_replicas
 from sharepod_operator.manifest import names
-from sharepod_operator.manifest.access import integer, mapping, string_pairs, text, version
+from sharepod_operator.manifest.access import integer, mapping, mappings, string_pairs, text, version
 from sharepod_operator.manifest.constraints import unsupported
 from sharepod_operator.manifest.crd_spec import MAX_NAME, MAX_REPLICAS
 from sharepod_operator.manifest.gpu_fields import read_gpu
@@ -40,6 +40,7 @@ def read_sharepod(obj: Json, schedulers: AbstractSet[str] = SCHEDULERS) -> Share
     pod_spec = _pod_spec(spec, schedulers, problems)
     gpu, source = read_gpu(spec, dict(annotations), problems)
     selector = _selector(spec, name, dict(labels), problems)
+    status = mapping(body.get("status"))
     record = SharePodRecord(
         uid=text(metadata.get("uid")),
         namespace=text(metadata.get("namespace")),
@@ -58,7 +59,8 @@ def read_sharepod(obj: Json, schedulers: AbstractSet[str] = SCHEDULERS) -> Share
         gpu=gpu,
         gpu_source=source,
         invalid=tuple(problems),
-        status=PackedJson.of(mapping(body.get("status"))),
+        status=PackedJson.of(status),
+        ready_reason=_ready_reason(status),
     )
     return replace(record, template_hash=template_hash(record))
 
@@ -77,7 +79,13 @@ def with_new_status(known: SharePodRecord, obj: Json) -> SharePodRecord | None:
         or known.annotations != string_pairs(metadata.get("annotations"))
     ):
         return None
-    return replace(known, version=version(metadata), status=PackedJson.of(mapping(obj.get("status"))))
+    status = mapping(obj.get("status"))
+    return replace(known, version=version(metadata), status=PackedJson.of(status), ready_reason=_ready_reason(status))
+
+
+def _ready_reason(status: Json) -> str:
+    conditions = mappings(status.get("conditions"))
+    return next((text(found.get("reason")) for found in conditions if found.get("type") == "Ready"), "")
 
 
 def _whole(spec: Json, field: str, default: int, most: int | None, problems: list[str]) -> int:

@@ -94,6 +94,7 @@ def test_the_usual_roles_reach_sharepods(
     cluster.client.apply(binding)
     bench.until("the roles are put together", lambda: _may(cluster, role, namespace, "get", ""))
     bench.until(f"{role} {verb} {subresource}", lambda: allowed == _may(cluster, role, namespace, verb, subresource))
+    assert allowed == _may(cluster, role, namespace, verb, subresource)
 
 
 def _may(cluster: Cluster, user: str, namespace: str, verb: str, subresource: str) -> bool:

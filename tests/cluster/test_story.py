@@ -450,6 +450,7 @@ def test_a_pod_that_the_kubelet_refused_is_replaced(bench: Workbench) -> None:
     path = f"/api/v1/namespaces/{bench.namespace}/pods/{old['metadata']['name']}/status"
     bench.cluster.client.patch(path, {"status": {"phase": "Failed", "reason": "OutOfcpu", "message": "no room"}})
     bench.until("only the replacement is left", lambda: _others(bench.running("web"), old))
+    assert old["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in bench.pods("web")}
 
 
 def test_a_terminating_pod_keeps_its_share_until_it_is_gone(bench: Workbench) -> None:

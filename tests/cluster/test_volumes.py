@@ -123,6 +123,7 @@ def test_an_ephemeral_volume_is_asked_about_by_its_own_claim(bench: Workbench) -
     own = f"{bench.namespace}/{bench.pod('bert')['metadata']['name']}-tmp"
     waiting = f"PersistentVolumeClaim {own} is not bound to a PersistentVolume yet"
     bench.until("the pod names its own claim", lambda: _told(bench, "bert") == waiting)
+    assert "nodeName" not in bench.pod("bert")["spec"]
 
 
 def test_without_rights_on_volumes_the_operator_says_so(bench: Workbench, tmp_path: Path) -> None:

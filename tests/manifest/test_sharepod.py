@@ -277,12 +277,14 @@ CHANGES: dict[str, dict[str, object]] = {
 def test_a_new_status_alone_needs_no_reading(changed: str) -> None:
     """The short cut is taken only where it ends in the very record that reading would give."""
     known = read_sharepod(sharepod_object(gpu={"request": 0.5}))
-    body = {**sharepod_object(gpu={"request": 0.5}), "status": {"replicas": 1}}
+    ready = {"type": "Ready", "status": "True", "reason": "AllReplicasReady"}
+    body = {**sharepod_object(gpu={"request": 0.5}), "status": {"replicas": 1, "conditions": [ready]}}
     body["metadata"] |= {"resourceVersion": "8"} | CHANGES[changed]
     short = with_new_status(known, body)
 
     assert (changed == "nothing") == (short is not None)
     assert short in (None, read_sharepod(body))
+    assert "AllReplicasReady" == read_sharepod(body).ready_reason
 
 
 def test_without_generations_everything_is_read() -> None:
