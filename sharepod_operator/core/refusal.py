@@ -94,6 +94,8 @@ def _unsatisfiable(snapshot: Snapshot, asked: Query) -> str:
     pin = asked.constraints.node_name
     if pin and pin not in snapshot.nodes:
         return f"there is no node {pin}, which the pod asks for by name"
+    if asked.pinned is not None and not asked.pinned:
+        return "the GPUs that deviceIDs names and the one of GPUID have none in common"
     if asked.pinned is not None and not any(snapshot.owners(uuid) for uuid in asked.pinned):
         return f"no node has the GPU {' or '.join(sorted(asked.pinned)[:3])}, which the pod asks for by UUID"
     if asked.gpu is not None:

@@ -219,6 +219,7 @@ def _differs(annotation: str, field: str) -> str:
     )
 
 
+_GPU_ID: Final = f"variables.annotations[?'{names.KUBESHARE_GPU_ID}'].orValue('')"
 _MEMORY: Final = f"variables.annotations[?'{names.KUBESHARE_MEMORY}'].orValue('')"
 
 WARNINGS: Final = (
@@ -240,6 +241,33 @@ WARNINGS: Final = (
         "message": (
             f"spec.gpu.memory and the annotation {names.KUBESHARE_MEMORY} disagree; spec.gpu.memory counts and the "
             "annotation is ignored."
+        ),
+    },
+    *(
+        {
+            "expression": (
+                f"!(has(variables.gpu.{field}) && variables.annotations[?'{annotation}'].orValue('') != '' &&\n"
+                f"variables.annotations['{annotation}'] != variables.gpu.{field})"
+            ),
+            "message": (
+                f"spec.gpu.{field} and the annotation {annotation} disagree; spec.gpu.{field} counts and the annotation "
+                "is ignored."
+            ),
+        }
+        for annotation, field in (
+            (names.KUBESHARE_AFFINITY, "affinity"),
+            (names.KUBESHARE_ANTI_AFFINITY, "antiAffinity"),
+            (names.KUBESHARE_EXCLUSION, "exclusion"),
+        )
+    ),
+    {
+        "expression": (
+            f"!(has(variables.gpu.deviceIDs) && {_GPU_ID}.startsWith('GPU-') &&\n"
+            f"!variables.gpu.deviceIDs.exists(id, id == {_GPU_ID}))"
+        ),
+        "message": (
+            f"spec.gpu.deviceIDs and the annotation {names.KUBESHARE_GPU_ID} name different GPUs; no GPU is both, so the "
+            "Pods will wait."
         ),
     },
     {

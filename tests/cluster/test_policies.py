@@ -239,9 +239,16 @@ def test_what_is_legal_and_probably_not_meant_is_a_warning(bench: Workbench) -> 
     resources = {"limits": {"koordinator.sh/gpu": "50"}}
     doubtful = sharepod(
         "doubtful",
-        gpu(0.5, "1Gi", affinity="x", antiAffinity="x"),
+        gpu(0.5, "1Gi", affinity="x", antiAffinity="x", exclusion="x", deviceIDs=["GPU-1"]),
         replicas=0,
-        annotations={names.KUBESHARE_REQUEST: "0.25", names.KUBESHARE_MEMORY: "5"},
+        annotations={
+            names.KUBESHARE_REQUEST: "0.25",
+            names.KUBESHARE_MEMORY: "5",
+            names.KUBESHARE_AFFINITY: "red",
+            names.KUBESHARE_ANTI_AFFINITY: "red",
+            names.KUBESHARE_EXCLUSION: "red",
+            names.KUBESHARE_GPU_ID: "GPU-2",
+        },
         containers=[{"name": "main", "image": "none", "resources": resources}],
     )
     answer = bench.kubectl("apply", "-f", "-", stdin=doubtful)
@@ -249,11 +256,17 @@ def test_what_is_legal_and_probably_not_meant_is_a_warning(bench: Workbench) -> 
     for words in (
         "spec.gpu.request and the annotation kubeshare/gpu_request disagree",
         "spec.gpu.memory and the annotation kubeshare/gpu_mem disagree",
+        "spec.gpu.affinity and the annotation kubeshare/sched_affinity disagree",
+        "spec.gpu.antiAffinity and the annotation kubeshare/sched_anti-affinity disagree",
+        "spec.gpu.exclusion and the annotation kubeshare/sched_exclusion disagree",
+        "spec.gpu.deviceIDs and the annotation kubeshare/GPUID name different GPUs",
         "A GPU is asked for twice",
         "affinity and antiAffinity are the same tag",
     ):
         assert words in answer.stderr
-    plain = sharepod("plain", gpu(0.5, "1Gi", limit=1), replicas=0, annotations={names.KUBESHARE_MEMORY: "1073741824"})
+    agreeing = {names.KUBESHARE_MEMORY: "1073741824", names.KUBESHARE_AFFINITY: "x", names.KUBESHARE_GPU_ID: "GPU-1"}
+    asked = gpu(0.5, "1Gi", limit=1, affinity="x", exclusion="y", deviceIDs=["GPU-1"])
+    plain = sharepod("plain", asked, replicas=0, annotations=agreeing)
     assert "Warning" not in bench.kubectl("apply", "-f", "-", stdin=plain).stderr
 
 

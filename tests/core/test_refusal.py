@@ -36,6 +36,8 @@ A, B = node("gpu-a", gpu("a0"), gpu("a1", 16 * GI)), node("gpu-b", gpu("b0", 24 
          "there is no node elsewhere, which the pod asks for by name"),
         (shape(500, device_ids=("elsewhere",)),
          "no node has the GPU elsewhere, which the pod asks for by UUID"),
+        (shape(500, device_ids=("a0",), gpu_id="a1"),
+         "the GPUs that deviceIDs names and the one of GPUID have none in common"),
     ],
 )  # fmt: skip
 def test_what_could_never_fit_says_so(wanted: Shape, expected: str) -> None:
